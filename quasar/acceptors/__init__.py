@@ -1,0 +1,1 @@
+"""Acceptors, one file each."""

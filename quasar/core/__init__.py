@@ -1,0 +1,1 @@
+"""Contracts and the loop; imports no component."""

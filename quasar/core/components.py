@@ -1,0 +1,166 @@
+"""The three contracts. A component is a class with a name, a ``Config``, its traits, and one method.
+
+A new drafter is one file::
+
+    class Parrot(Drafter):
+        '''Repeats the last token.'''
+
+        name = "parrot"
+        law = "point_mass"
+
+        class Config(Drafter.Config):
+            num_speculative_tokens: int = Field(3, ge=1, description="Draft tokens a step.")
+
+        def propose(self, context, budget):
+            return Draft.chains([[row.token_ids[-1]] * min(self.config.num_speculative_tokens, limit)
+                                 for row, limit in zip(context.rows, budget)])
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from quasar.core.context import Context
+from quasar.core.sampling import SamplingParams
+from quasar.core.types import Acceptance, Draft, Verification
+
+if TYPE_CHECKING:
+    from quasar.core.models import ModelProvider
+
+Law = Literal["none", "point_mass", "sampled"]
+"""How a drafter chooses tokens: it never drafts, it chooses without sampling, or it samples from laws it returns."""
+
+
+class Component(ABC):
+    """Base of drafters, verifiers and acceptors.
+
+    Attributes:
+        name: what YAML files call it.
+        kind: ``drafter``, ``verifier`` or ``acceptor``; set by the three base classes.
+        config: the validated options.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+
+    class Config(BaseModel):
+        """Options of the component; unknown keys are refused, every field is described and bounded."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __init__(self, config: BaseModel | None = None) -> None:
+        self.config: Any = config if config is not None else self.Config()
+
+    @classmethod
+    def summary(cls) -> str:
+        """First line of the docstring."""
+        return (cls.__doc__ or "").strip().partition("\n")[0]
+
+    @classmethod
+    def traits(cls) -> dict[str, Any]:
+        """What the component claims, as shown by ``quasar ls``."""
+        return {}
+
+    def load(self, models: ModelProvider) -> None:
+        """Load weights, if the component has any; called once, after the whole pipeline was found to fit together."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what reports should say of the loaded component, e.g. backend, dtype and bytes of weights."""
+        return {}
+
+
+class Drafter(Component):
+    """Proposes draft tokens.
+
+    Attributes:
+        law: how tokens are chosen. ``sampled`` obliges ``propose`` to return the laws it sampled from.
+    """
+
+    kind = "drafter"
+    law: ClassVar[Law]
+
+    @classmethod
+    def traits(cls) -> dict[str, Any]:
+        """The law."""
+        return {"law": cls.law}
+
+    @abstractmethod
+    def propose(self, context: Context, budget: Sequence[int]) -> Draft:
+        """Return a draft for every row.
+
+        Whether a node exists may depend on committed text, past steps, costs, the law at that node and the values of
+        its ancestors; never on its own draw, a later one, or this step's target law. Draws come from
+        ``context.streams.own("draft", ...)``, laws from ``context.law``.
+
+        Args:
+            context: committed ids per row, parameters, streams, the last verification. Read-only.
+            budget: per row, the longest path that can still be used; 0 for a row that has finished.
+        """
+
+
+class Verifier(Component):
+    """Scores a draft with the target model.
+
+    Attributes:
+        precision: what the forward computes in, e.g. ``full`` or ``W8A8 int8``; names the model that a pipeline is
+            exact with respect to.
+    """
+
+    kind = "verifier"
+    precision: ClassVar[str]
+
+    @classmethod
+    def traits(cls) -> dict[str, Any]:
+        """The precision."""
+        return {"precision": cls.precision}
+
+    def reference(self) -> str:
+        """Name the law that this verifier computes: a pipeline is exact with respect to that, or to nothing."""
+        return "the model in full precision" if self.precision == "full" else f"the model in {self.precision}"
+
+    def max_length(self) -> int | None:
+        """Longest sequence the loaded model takes, in tokens; ``None`` for no limit."""
+        return None
+
+    def peak_bytes(self, context: Context) -> int:
+        """Bytes held for these requests (key-value cache); weights are in ``describe``."""
+        return 0
+
+    @abstractmethod
+    def verify(self, context: Context, draft: Draft) -> Verification:
+        """Return the target laws at every slot of ``draft``, in one forward."""
+
+
+class Acceptor(Component):
+    """Decides which path of a draft is kept, and draws the token after it.
+
+    Attributes:
+        laws: the draft laws that it handles.
+        exact: whether committed tokens then follow the verifier's law; ``False`` makes the word "relaxed" appear in
+            every output of the pipeline.
+        greedy_only: refuses any temperature above 0.
+        target_stream: with point-mass drafts every committed token is drawn from the target stream, so the text
+            equals plain decoding's at any temperature.
+    """
+
+    kind = "acceptor"
+    laws: ClassVar[frozenset[str]]
+    exact: ClassVar[bool]
+    greedy_only: ClassVar[bool] = False
+    target_stream: ClassVar[bool] = False
+
+    @classmethod
+    def traits(cls) -> dict[str, Any]:
+        """Laws, exactness, temperatures."""
+        return {"laws": sorted(cls.laws), "exact": cls.exact, "greedy_only": cls.greedy_only}
+
+    def check(self, sampling: SamplingParams) -> None:
+        """Raise ``CompositionError`` for sampling parameters that this rule cannot serve."""
+
+    @abstractmethod
+    def accept(self, verification: Verification, context: Context) -> Acceptance:
+        """Return the accepted path and the next token of every row."""

@@ -1,0 +1,105 @@
+"""Random numbers as pure functions of a key: the one target stream, and everybody else's own streams.
+
+The **target stream** is keyed (seed, prompt id, sample index, position) and indexed by token id. Plain decoding draws
+from it, and so does every rule that samples from the target and compares (``stochastic`` with point-mass drafts), which
+is why their texts are identical at any temperature. **Every other draw** has a key of its own that adds the purpose,
+the level, the node and the committed length at the step's start. Sharing a key between two purposes is biased: a shared
+uniform for draft and accept test turns (.40, .35, .05, .20) into (.57, .43, 0, 0).
+
+Numbers come from a counter-based generator (SplitMix64 finaliser over key + counter), so any of them can be recomputed
+at any time, in any batch, on any device. Source: Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014; Gumbel-max in its exponential form, e.g. Maddison et al., arXiv 1411.0030.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _signed(value: int) -> int:
+    """Return the int64 with the same 64 bits."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(x: Tensor) -> Tensor:
+    """Scramble 64 bits (SplitMix64 finaliser); int64 in, int64 out, same shape."""
+    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift(x, 31)
+
+
+def fold(key: Tensor, value: Tensor | int) -> Tensor:
+    """Derive a key from ``key`` and a number; shapes broadcast."""
+    return mix(mix(key + _signed(_GOLDEN)) ^ mix(torch.as_tensor(value, device=key.device) * _signed(_GOLDEN) + 1))
+
+
+def uniforms(keys: Tensor) -> Tensor:
+    """Return one uniform number in (0, 1) per key, float64, same shape."""
+    return (_shift(mix(keys), 11).to(torch.float64) + 0.5) * 2.0**-53
+
+
+def draw(probs: Tensor, keys: Tensor) -> Tensor:
+    """Draw one token per key by Gumbel-max: argmax of probability ÷ exponential noise, noise indexed by token id.
+
+    Args:
+        probs: laws, need not be normalised. ``[..., vocab]``, float.
+        keys: one key per law, ``[...]`` int64.
+
+    Returns:
+        Token ids, ``[...]`` int64. A one-hot law returns its token whatever the key.
+    """
+    top = probs.max(dim=-1)
+    if bool((top.values == probs.sum(dim=-1)).all()):
+        return top.indices  # every law is one-hot: the same answer without 49152 random numbers a row
+    counters = torch.arange(probs.shape[-1], device=probs.device) * _signed(_GOLDEN)
+    noise = -uniforms(keys[..., None] + counters).log_()  # [..., vocab] exponential
+    return noise.reciprocal_().mul_(probs).argmax(dim=-1)
+
+
+class Streams:
+    """The keys of a batch of requests.
+
+    Args:
+        requests: (seed, prompt id, sample index) per row.
+        device: where keys are made.
+    """
+
+    def __init__(self, requests: Sequence[tuple[int, str, int]], device: torch.device | str = "cpu") -> None:
+        self._requests = tuple(requests)
+        self._device = device
+        self._bases: dict[str, Tensor] = {}
+
+    def _base(self, purpose: str) -> Tensor:
+        if purpose not in self._bases:
+            words = [f"{seed}\x1f{prompt}\x1f{sample}\x1f{purpose}" for seed, prompt, sample in self._requests]
+            digests = [hashlib.blake2b(word.encode(), digest_size=8).digest() for word in words]
+            values = [int.from_bytes(digest, "little", signed=True) for digest in digests]
+            self._bases[purpose] = torch.tensor(values, dtype=torch.int64, device=self._device)
+        return self._bases[purpose]
+
+    def target(self, positions: Tensor) -> Tensor:
+        """Return the target stream's keys at ``positions`` ``[batch, n]`` (position of the token to be drawn)."""
+        return fold(self._base("target")[:, None], positions.to(self._device))
+
+    def own(self, purpose: str, nodes: Tensor, committed: Tensor, level: int = 0) -> Tensor:
+        """Return keys of a stream of one's own.
+
+        Args:
+            purpose: what is drawn, e.g. ``draft``, ``accept``, ``residual``; never shared between two uses.
+            nodes: node (or draw) number, ``[batch, n]`` int64.
+            committed: committed length at the step's start, ``[batch]`` int64.
+            level: level of the pipeline that draws.
+        """
+        base = fold(self._base(f"{purpose}/{level}")[:, None], committed.to(self._device)[:, None])
+        return fold(base, nodes.to(self._device))

@@ -1,0 +1,1 @@
+"""Quantised linear layers and their backends."""
