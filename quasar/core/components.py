@@ -126,6 +126,14 @@ class Verifier(Component):
         """Longest sequence the loaded model takes, in tokens; ``None`` for no limit."""
         return None
 
+    def vocab_size(self) -> int | None:
+        """Token ids are below this; ``None`` if unknown before the first forward."""
+        return None
+
+    def rows_forwarded(self, context: Context) -> int:
+        """Columns computed so far for these requests, padding included; 0 if not counted."""
+        return 0
+
     def peak_bytes(self, context: Context) -> int:
         """Bytes held for these requests (key-value cache); weights are in ``describe``."""
         return 0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from quasar.core.cache import KVCache
 from quasar.core.types import Block
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class LanguageModel(Protocol):
         """Iterate over the linear layers of the decoder and its head."""
         ...
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Iterate over every weight and buffer, quantised ones unpacked to what they store."""
+    def storages(self) -> dict[int, int]:
+        """Return the bytes of every weight and buffer by the identity of its storage, so that sharing is seen."""
         ...
 
 
@@ -63,4 +65,8 @@ class ModelProvider(Protocol):
 
     def target(self, dtype: str = "auto") -> LanguageModel:
         """Return the pipeline's target model in ``dtype`` (``auto`` is the checkpoint's)."""
+        ...
+
+    def derived(self, key: str, make: Callable[[], Made]) -> Made:
+        """Return what ``make`` made under ``key``, made once: two arms with one precision share a model."""
         ...

@@ -7,7 +7,7 @@ Everything here is frozen. **Slots** are the index that all of them share: slot 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ class Trials:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A tree of proposed tokens for each row of the batch; a chain is a tree without branches.
+
+    The integers live on the host, because the walk down the tree happens there; laws live where they were computed.
 
     Attributes:
         token_ids: ``[batch, nodes]`` int64; beyond a row's ``num_nodes`` the value is ignored.
@@ -167,6 +169,7 @@ class StepRecord:
     Attributes:
         is_prefill: the step that read the prompt; neither it nor the token that it yields is counted in decode.
         drafted: draft nodes per row (0 for a row that had finished).
+        depths: longest path of the draft per row, in nodes.
         accepted: accepted draft tokens per row that were committed, i.e. after the stop rules cut the block.
         committed: tokens committed per row, correction or bonus included.
         rows_forwarded: verifier columns that were computed, padding included, summed over the batch.
@@ -178,6 +181,7 @@ class StepRecord:
 
     is_prefill: bool
     drafted: tuple[int, ...]
+    depths: tuple[int, ...]
     accepted: tuple[int, ...]
     committed: tuple[int, ...]
     rows_forwarded: int
@@ -189,15 +193,48 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One finished request.
+    """One finished request, and the counts that every report is made of.
 
     Attributes:
         token_ids: the new tokens, EOS included where the text ended with it.
         finish_reason: ``eos``, ``stop`` (a stop string), ``length`` (``max_new_tokens``) or ``capacity`` (the model's
             maximum length).
-        steps: records of the steps in which this request took part, in order; the counts of its own row only.
+        steps: records of the steps in which this request took part, in order, with its own counts only.
+        peak_bytes: bytes that the verifier held for the batch beside its weights.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: str
-    steps: tuple[StepRecord, ...] = field(default=())
+    steps: tuple[StepRecord, ...] = ()
+    peak_bytes: int = 0
+
+    @property
+    def decode_steps(self) -> tuple[StepRecord, ...]:
+        """The steps that count: all but prefill."""
+        return tuple(step for step in self.steps if not step.is_prefill)
+
+    @property
+    def num_steps(self) -> int:
+        """Verifier forwards in decode."""
+        return len(self.decode_steps)
+
+    @property
+    def num_drafted(self) -> int:
+        """Draft tokens in decode."""
+        return sum(step.drafted[0] for step in self.decode_steps)
+
+    @property
+    def num_accepted(self) -> int:
+        """Draft tokens that were accepted and committed."""
+        return sum(step.accepted[0] for step in self.decode_steps)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens committed ÷ verifier forwards in decode, correction and bonus included; 1.0 for plain decoding."""
+        committed = sum(step.committed[0] for step in self.decode_steps)
+        return committed / self.num_steps if self.num_steps else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted ÷ drafted; ``None`` if nothing was drafted."""
+        return self.num_accepted / self.num_drafted if self.num_drafted else None

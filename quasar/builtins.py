@@ -1,0 +1,50 @@
+"""The components that come with quasar, registered through the same hooks and entry point as anyone's plugin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quasar.core.plugins import hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quasar.core.components import Acceptor, Drafter, Verifier
+
+# Imports stand inside the hooks, so that `quasar --help` does not wait for torch.
+
+
+@hookimpl
+def quasar_drafters() -> Iterable[type[Drafter]]:
+    """Return the built-in drafters."""
+    from quasar.drafters.ngram import Ngram
+    from quasar.drafters.none import NoDraft
+
+    return [NoDraft, Ngram]
+
+
+@hookimpl
+def quasar_verifiers() -> Iterable[type[Verifier]]:
+    """Return the built-in verifiers."""
+    from quasar.verifiers.full import Full
+    from quasar.verifiers.int8 import Int8
+
+    return [Full, Int8]
+
+
+@hookimpl
+def quasar_acceptors() -> Iterable[type[Acceptor]]:
+    """Return the built-in acceptors."""
+    from quasar.acceptors.greedy import Greedy
+    from quasar.acceptors.stochastic import Stochastic
+
+    return [Stochastic, Greedy]
+
+
+@hookimpl
+def quasar_models() -> Iterable[Any]:
+    """Return the built-in models."""
+    from quasar.core.hf.zoo import builtin_models
+
+    models: Iterable[Any] = builtin_models()
+    return models

@@ -1,0 +1,78 @@
+"""Key-value cache: allocated once, one length per row, and the next write overwrites what was rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_GROWTH = 64
+
+
+class KVCache:
+    """Keys and values of every layer, ``[batch, kv_heads, capacity, head_dim]`` each, made at a layer's first write.
+
+    The cache knows no lengths: whoever owns it (a ``Session``) knows which entries are meant.
+
+    Args:
+        batch: rows.
+        capacity: entries per row to begin with; more are added when asked for.
+    """
+
+    def __init__(self, batch: int, capacity: int) -> None:
+        self.batch, self.capacity = batch, capacity
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for ``capacity`` entries per row, keeping what is there."""
+        if capacity <= self.capacity:
+            return
+        self.capacity = -(-capacity * 5 // 4 // _GROWTH) * _GROWTH
+        for layer, pair in self._layers.items():
+            grown = tuple(old.new_zeros((*old.shape[:2], self.capacity, old.shape[3])) for old in pair)
+            for new, old in zip(grown, pair, strict=True):
+                new[:, :, : old.shape[2]] = old
+            self._layers[layer] = (grown[0], grown[1])
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, entries: Tensor | int, end: int) -> tuple[Tensor, Tensor]:
+        """Write new entries of a layer and return views of everything up to ``end``.
+
+        Args:
+            layer: layer number.
+            keys: ``[batch, kv_heads, query, head_dim]``.
+            values: the same shape, or with a head_dim of its own.
+            entries: where each column goes, ``[batch, query]`` int64; an int says "contiguous from here" (one row).
+            end: entries to return per row.
+
+        Returns:
+            Keys and values ``[batch, kv_heads, end, head_dim]``, views into the cache.
+        """
+        if layer not in self._layers:
+            # Zeros, not empty: a masked entry still enters the arithmetic, and NaN times 0 is NaN.
+            self._layers[layer] = (
+                keys.new_zeros((self.batch, keys.shape[1], self.capacity, keys.shape[3])),
+                values.new_zeros((self.batch, values.shape[1], self.capacity, values.shape[3])),
+            )
+        for store, new in zip(self._layers[layer], (keys, values), strict=True):
+            if isinstance(entries, int):
+                store[:, :, entries : entries + new.shape[2]] = new
+            else:
+                rows = torch.arange(self.batch, device=new.device)[:, None]
+                store[rows, :, entries] = new.transpose(1, 2)
+        stored_keys, stored_values = self._layers[layer]
+        return stored_keys[:, :, :end], stored_values[:, :, :end]
+
+    def move(self, row: int, sources: Sequence[int], start: int) -> None:
+        """Copy the entries ``sources`` of a row to ``start, start + 1, …``; free for entries that lie there already."""
+        if list(sources) == list(range(start, start + len(sources))):
+            return
+        for pair in self._layers.values():
+            for store in pair:
+                index = torch.tensor(sources, device=store.device)
+                store[row, :, start : start + len(sources)] = store[row].index_select(1, index)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(store.nbytes for pair in self._layers.values() for store in pair)

@@ -1,0 +1,119 @@
+"""Put three components together, and say what the result is exact with respect to, before any weight is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quasar.core.components import Acceptor, Component, Drafter, Verifier
+from quasar.core.config import ComponentSpec, PipelineSpec, validate
+from quasar.core.errors import CompositionError
+from quasar.core.sampling import SamplingParams
+
+
+class Finder(Protocol):
+    """Finds component classes by name; the plugin registry is one."""
+
+    def find(self, kind: str, name: str) -> type[Component]:
+        """Return the class, or raise ``PluginError``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """Three components that fit, and what can be promised of them.
+
+    Attributes:
+        drafter: proposes.
+        verifier: scores.
+        acceptor: decides.
+        exact_with_respect_to: the model whose law the output follows; ``None`` for a relaxed pipeline.
+        same_text: the text equals plain decoding's with the same verifier, token for token, at any temperature.
+        reason: why, in a sentence.
+    """
+
+    drafter: Drafter
+    verifier: Verifier
+    acceptor: Acceptor
+    exact_with_respect_to: str | None
+    same_text: bool
+    reason: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is ever drafted."""
+        return self.drafter.law == "none"
+
+    def resolved(self) -> dict[str, Any]:
+        """Every option with its value, defaults included."""
+        parts: tuple[tuple[str, Component], ...] = (
+            ("drafter", self.drafter),
+            ("verifier", self.verifier),
+            ("acceptor", self.acceptor),
+        )
+        return {kind: {"use": part.name, **part.config.model_dump(mode="json")} for kind, part in parts}
+
+
+def build(kind: str, spec: ComponentSpec, finder: Finder, where: str) -> Component:
+    """Find a component's class and make it from its options.
+
+    Raises:
+        PluginError: nobody registered that name.
+        ConfigError: an option is wrong.
+    """
+    component = finder.find(kind, spec.use)
+    return component(validate(component.Config, spec.options, f"{where}.{kind}"))
+
+
+def compose(spec: PipelineSpec, finder: Finder, sampling: SamplingParams, where: str) -> Composition:
+    """Build the three components of ``spec`` and check that they fit.
+
+    Args:
+        spec: names and options.
+        finder: where names are looked up.
+        sampling: what the pipeline will be asked to do.
+        where: file and key path, for messages.
+
+    Raises:
+        CompositionError: two traits clash, or ``exact: true`` cannot be had.
+    """
+    parts = [build(kind, getattr(spec, kind), finder, where) for kind in ("drafter", "verifier", "acceptor")]
+    drafter, verifier, acceptor = parts
+    assert isinstance(drafter, Drafter)
+    assert isinstance(verifier, Verifier)
+    assert isinstance(acceptor, Acceptor)
+    try:
+        return fit(drafter, verifier, acceptor, sampling, must_be_exact=spec.exact)
+    except CompositionError as error:
+        raise CompositionError(f"{where}: {error}") from error
+
+
+def fit(
+    drafter: Drafter, verifier: Verifier, acceptor: Acceptor, sampling: SamplingParams, must_be_exact: bool = False
+) -> Composition:
+    """Check the traits of three components against each other.
+
+    Raises:
+        CompositionError: naming both components and the trait that clashes.
+    """
+    acceptor.check(sampling)
+    if drafter.law not in acceptor.laws:
+        raise CompositionError(
+            f"drafter '{drafter.name}' drafts by the law '{drafter.law}', and acceptor '{acceptor.name}' takes "
+            f"{', '.join(sorted(acceptor.laws))} only."
+        )
+    if not acceptor.exact:
+        if must_be_exact:
+            raise CompositionError(
+                f"'exact: true' cannot be kept: acceptor '{acceptor.name}' is relaxed; use 'stochastic'."
+            )
+        return Composition(drafter, verifier, acceptor, None, False, f"relaxed by acceptor '{acceptor.name}'")
+    reference = verifier.reference()
+    point = drafter.law in ("none", "point_mass") or sampling.temperature == 0
+    same_text = acceptor.target_stream and point
+    how = (
+        "every token is the target stream's own, so the text is plain decoding's"
+        if same_text
+        else f"drafts of law '{drafter.law}' are accepted by their ratio to the target law"
+    )
+    return Composition(drafter, verifier, acceptor, reference, same_text, how)

@@ -1,0 +1,77 @@
+"""From logits to laws. One function for both sides, target and draft, and no special case anywhere else.
+
+Temperature 0 is a law like any other: all probability on the most likely token, ties to the lowest id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quasar.core import trees
+from quasar.core.context import Row
+from quasar.core.types import Draft
+
+
+def softmax_or_one_hot(scores: Tensor, temperature: float) -> Tensor:
+    """Return the law of processed scores ``[..., vocab]``; the scores are already divided by the temperature."""
+    if temperature > 0:
+        return scores.softmax(dim=-1)
+    best = scores.argmax(dim=-1, keepdim=True)  # the first of equal maxima
+    return torch.zeros_like(scores).scatter_(-1, best, 1.0)
+
+
+def law(logits: Tensor, draft: Draft, rows: Sequence[Row]) -> Tensor:
+    """Return the law after every slot, each processor having seen the prefix of that very slot.
+
+    Args:
+        logits: ``[batch, slots, vocab]``, any float dtype; slot ``s`` follows the committed ids and the draft tokens
+            on the path to ``s``.
+        draft: gives those paths; its first ``slots - 1`` nodes are used.
+        rows: the requests, with their parameters and processors.
+
+    Returns:
+        ``[batch, slots, vocab]`` float32, or float64 if the logits are.
+    """
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    groups: dict[object, list[int]] = {}
+    for index, row in enumerate(rows):
+        alone = any(processor.needs_prefix for processor in row.processors)
+        groups.setdefault(index if alone else (row.processors, row.sampling.temperature), []).append(index)
+    if len(groups) == 1:
+        return _process(scores, draft, rows[0], 0)
+    result = torch.empty_like(scores)
+    for members in groups.values():
+        result[members] = _process(scores[members], draft, rows[members[0]], members[0])
+    return result
+
+
+def _process(scores: Tensor, draft: Draft, row: Row, index: int) -> Tensor:
+    """Law of rows that share their parameters; a row whose processors look at prefixes comes alone."""
+    batch, slots, vocab = scores.shape
+    flat = scores.reshape(batch * slots, vocab)
+    committed: list[int] = row.token_ids[:] if any(p.needs_prefix for p in row.processors) else []
+    for processor in row.processors:
+        if not processor.needs_prefix:
+            flat = processor(torch.empty((flat.shape[0], 0), dtype=torch.int64, device=flat.device), flat)
+            continue
+        paths = trees.prefixes(draft, index)
+        paths += [[]] * (slots - len(paths))  # slots beyond the row's own nodes are never looked at
+        pieces = [
+            processor(torch.tensor([[*committed, *path]], device=flat.device), flat[slot : slot + 1])
+            for slot, path in enumerate(paths[:slots])
+        ]
+        flat = torch.cat(pieces)
+    return softmax_or_one_hot(flat, row.sampling.temperature).reshape(batch, slots, vocab)
+
+
+def residual(target: Tensor, draft: Tensor) -> Tensor:
+    """Return max(target − draft, 0), renormalised; the target itself where nothing is left. ``[..., vocab]``.
+
+    Source: Leviathan et al., arXiv 2211.17192, Algorithm 1.
+    """
+    rest = (target - draft).clamp_min_(0)
+    total = rest.sum(dim=-1, keepdim=True)
+    return torch.where(total > 0, rest / total.clamp_min(torch.finfo(rest.dtype).tiny), target)

@@ -1,0 +1,65 @@
+"""What verifiers over a language model have in common: a session per batch, and one forward a step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from quasar.core.components import Verifier
+from quasar.core.context import Context
+from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.session import Session
+from quasar.core.types import Draft, Verification
+
+
+class ModelVerifier(Verifier):
+    """A verifier that is a language model; a subclass says how to get it.
+
+    Attributes:
+        model: the loaded model.
+    """
+
+    model: LanguageModel
+
+    @abstractmethod
+    def load_model(self, models: ModelProvider) -> LanguageModel:
+        """Return the model that scores drafts."""
+
+    def load(self, models: ModelProvider) -> None:
+        """Load the model."""
+        self.model = self.load_model(models)
+
+    def max_length(self) -> int | None:
+        """Positions of the model."""
+        return self.model.max_length
+
+    def vocab_size(self) -> int | None:
+        """Size of the model's output layer."""
+        return self.model.vocab_size
+
+    def describe(self) -> dict[str, object]:
+        """Dtype, device and bytes of weights."""
+        return {
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.model.device),
+            "weight_bytes": sum(self.model.storages().values()),
+        }
+
+    def _session(self, context: Context) -> Session:
+        def make() -> Session:
+            room = max(len(row.token_ids) + row.sampling.max_new_tokens for row in context.rows)
+            return Session(self.model, context.batch, room + 32)
+
+        return context.scratch(self, make)
+
+    def rows_forwarded(self, context: Context) -> int:
+        """Columns computed so far for these requests."""
+        return self._session(context).columns_forwarded
+
+    def peak_bytes(self, context: Context) -> int:
+        """Bytes of the key-value cache."""
+        return self._session(context).nbytes
+
+    def verify(self, context: Context, draft: Draft) -> Verification:
+        """Forward the tokens that are not cached and the draft; return the laws after each slot."""
+        logits = self._session(context).forward([row.token_ids for row in context.rows], draft)
+        return Verification(draft, context.law(logits, draft), logits)

@@ -1,0 +1,102 @@
+"""The two exact ways down a tree of drafts: sample from the target and compare, or test each draft by its ratio.
+
+Both walk the nodes once, because a node comes after its parent: a node can only be reached while its parent is the
+current slot.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quasar.core import trees
+from quasar.core.context import Context
+from quasar.core.laws import residual
+from quasar.core.streams import draw, uniforms
+from quasar.core.types import POINT_MASS, Acceptance, Verification
+
+
+class Walk:
+    """Current slot and accepted path of every row."""
+
+    def __init__(self, batch: int, nodes: int) -> None:
+        self.slot = torch.zeros(batch, dtype=torch.int64)
+        self.path = torch.zeros((batch, nodes), dtype=torch.int64)
+        self.count = torch.zeros(batch, dtype=torch.int64)
+
+    def descend(self, hit: Tensor, slots: Tensor | int) -> None:
+        """Move the rows in ``hit`` ``[batch]`` bool to ``slots``."""
+        self.slot = torch.where(hit, slots, self.slot)
+        rows = hit.nonzero()[:, 0]
+        self.path[rows, self.count[rows]] = self.slot[rows]
+        self.count = self.count + hit
+
+
+def sample_and_compare(verification: Verification, context: Context) -> Acceptance:
+    """Draw every slot's next token from the target stream; keep the drafts that turn out to be it.
+
+    The committed tokens are the target stream's own, so the text is that of plain decoding, whatever was drafted.
+    Exact for drafts that do not depend on the target stream. Works for chains and trees.
+
+    Source: equal in law to Leviathan et al. (arXiv 2211.17192) with a one-hot draft law; trees as in EAGLE's released
+    code for deterministic drafts, with one draw a node instead of one test a child.
+    """
+    draft, walk = verification.draft, Walk(verification.draft.batch, verification.draft.nodes)
+    positions = context.committed()[:, None] + trees.depths(draft)
+    samples = draw(verification.probs, context.streams.target(positions)).cpu()  # [batch, nodes + 1]
+    for node in range(draft.nodes):
+        wanted = samples.gather(1, walk.slot[:, None])[:, 0]
+        hit = (draft.parents[:, node] == walk.slot) & (draft.token_ids[:, node] == wanted) & (node < draft.num_nodes)
+        walk.descend(hit, node + 1)
+    return Acceptance(walk.path, walk.count, samples.gather(1, walk.slot[:, None])[:, 0])
+
+
+def ratio_test(verification: Verification, context: Context) -> Acceptance:
+    """Accept each tried draft with min(1, target ÷ draft law); after a rejection go on with the residual.
+
+    One rule for chains (speculative sampling), for siblings drawn from several laws (multi-step), and for point masses
+    among them. Draws come from streams of their own, never from the target stream.
+
+    Source: Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318) for chains; Miao et al. (SpecInfer,
+    arXiv 2305.09781, Algorithm 2) for siblings.
+    """
+    draft, trials, probs = verification.draft, verification.draft.trials, verification.probs
+    assert trials is not None
+    walk, rows, committed = Walk(draft.batch, draft.nodes), torch.arange(draft.batch), context.committed()
+    count = trials.nodes.shape[1]
+    numbers = torch.arange(count).expand(draft.batch, count)
+    tests = uniforms(context.streams.own("accept", numbers, committed, context.level))  # [batch, trials]
+    law = probs[:, 0]  # what the next token must follow, given the rejections so far: [batch, vocab]
+    for trial in range(count):
+        slot = trials.nodes[:, trial]
+        node = (slot - 1).clamp_min(0)
+        active = (slot > 0) & (draft.parents[rows, node] == walk.slot)
+        token = draft.token_ids[rows, node].to(law.device)[:, None]
+        drawn_from = trials.table[rows, trials.laws[:, trial].clamp_min(0)].to(law)
+        point = torch.zeros_like(law).scatter_(1, token, 1.0)
+        drawn_from = torch.where((trials.laws[:, trial] == POINT_MASS)[:, None].to(law.device), point, drawn_from)
+        # u < target ÷ draft, written so that a token of target probability 0 is never accepted
+        passed = tests[:, trial, None].to(law.device) * drawn_from.gather(1, token) < law.gather(1, token)
+        accepted = active & passed[:, 0].cpu()
+        rejected = (active & ~accepted)[:, None].to(law.device)
+        law = torch.where(rejected, residual(law, drawn_from), law)
+        walk.descend(accepted, slot)
+        law = torch.where(accepted[:, None].to(law.device), probs[rows, walk.slot], law)
+    keys = context.streams.own("next", walk.slot[:, None], committed, context.level)
+    return Acceptance(walk.path, walk.count, draw(law, keys[:, 0]).cpu())
+
+
+def accept_exactly(verification: Verification, context: Context) -> Acceptance:
+    """Use ``sample_and_compare`` for rows whose draft holds point masses only, ``ratio_test`` for the others."""
+    trials = verification.draft.trials
+    if trials is None:
+        return sample_and_compare(verification, context)
+    sampled = ((trials.laws != POINT_MASS) & (trials.nodes > 0)).any(dim=1)  # [batch]
+    if bool(sampled.all()):
+        return ratio_test(verification, context)
+    compared, tested = sample_and_compare(verification, context), ratio_test(verification, context)
+    return Acceptance(
+        torch.where(sampled[:, None], tested.path, compared.path),
+        torch.where(sampled, tested.num_accepted, compared.num_accepted),
+        torch.where(sampled, tested.next_token, compared.next_token),
+    )

@@ -1,0 +1,138 @@
+"""A model, a cache, and the rule that keeps them honest: compare tokens, keep what matches, forward the rest.
+
+No component commits or rolls back anything. A session is handed the ids that count now and a draft; it finds out by
+itself which of its cache entries are still those of that text. This covers full acceptance, rejection, a drafter that
+fell behind, and a text that was replaced, without a case for any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quasar.core import trees
+from quasar.core.cache import KVCache
+from quasar.core.models import LanguageModel
+from quasar.core.types import Block, Draft
+
+PREFILL_CHUNK = 512
+"""Longest stretch of pending tokens in one forward, so that the mask of a long prompt stays small."""
+
+
+class Session:
+    """One model over a batch of texts.
+
+    Attributes:
+        columns_forwarded: query columns computed so far, padding included, summed over the batch.
+
+    Args:
+        model: runs the blocks.
+        batch: rows.
+        capacity: cache entries per row to begin with.
+    """
+
+    def __init__(self, model: LanguageModel, batch: int, capacity: int = 0) -> None:
+        self._model = model
+        self._cache = KVCache(batch, capacity)
+        self._cached: list[list[int]] = [[] for _ in range(batch)]  # texts whose entries are contiguous from 0
+        self._tails: list[tuple[list[int], list[int]]] = [([], [])] * batch  # draft nodes after them: tokens, parents
+        self.columns_forwarded = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cache."""
+        return self._cache.nbytes
+
+    def cached_length(self, row: int) -> int:
+        """Tokens of a row that are in the cache, draft nodes not counted."""
+        return len(self._cached[row])
+
+    def forward(self, texts: Sequence[Sequence[int]], draft: Draft) -> Tensor:
+        """Return logits at every slot of ``draft``.
+
+        Args:
+            texts: committed ids per row, at least one each; the last one is slot 0.
+            draft: the nodes after it.
+
+        Returns:
+            ``[batch, nodes + 1, vocab]`` in the model's dtype.
+        """
+        for row, text in enumerate(texts):
+            self._reconcile(row, text)
+        nothing = Draft.empty(len(texts))
+        while max(len(text) - len(done) for text, done in zip(texts, self._cached, strict=True)) > PREFILL_CHUNK:
+            ends = [min(len(text), len(done) + PREFILL_CHUNK) for text, done in zip(texts, self._cached, strict=True)]
+            self._run([text[:end] for text, end in zip(texts, ends, strict=True)], nothing)
+            for row, text in enumerate(texts):
+                self._reconcile(row, text)
+        return self._run(texts, draft)
+
+    def _reconcile(self, row: int, text: Sequence[int]) -> None:
+        """Cut a row's cached text to what ``text`` begins with, after taking the matching path of its tail over.
+
+        At least the last token of ``text`` stays to be forwarded: its logits are wanted.
+        """
+        cached, (tokens, parents) = self._cached[row], self._tails[row]
+        self._tails[row] = ([], [])
+        limit = len(text) - 1
+        common = min(len(cached), limit)
+        if cached[:common] != list(text[:common]):
+            common = next(i for i, (old, new) in enumerate(zip(cached, text, strict=False)) if old != new)
+        if common < len(cached):
+            del cached[common:]
+            return
+        path: list[int] = []
+        slot = 0
+        for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+            if parent == slot and common + len(path) < limit and token == text[common + len(path)]:
+                path.append(common + node)
+                slot = node + 1
+        self._cache.move(row, path, common)
+        cached.extend(text[common : common + len(path)])
+
+    def _run(self, texts: Sequence[Sequence[int]], draft: Draft) -> Tensor:
+        block = self._block(texts, draft)
+        query = block.token_ids.shape[1]
+        self._cache.reserve(int(block.lengths.max()) + query)
+        self.columns_forwarded += block.token_ids.numel()
+        logits = self._model.forward(block, self._cache)
+        for row, text in enumerate(texts):
+            self._cached[row].extend(text[len(self._cached[row]) :])
+            count = int(draft.num_nodes[row])
+            self._tails[row] = (draft.token_ids[row, :count].tolist(), draft.parents[row, :count].tolist())
+        return logits
+
+    def _block(self, texts: Sequence[Sequence[int]], draft: Draft) -> Block:
+        """Lay pending tokens and draft nodes out in columns, slot 0 of all rows in the same one.
+
+        Rows with fewer pending tokens are padded on the left; padding is written behind the row's own new entries,
+        where nothing looks at it and the next block overwrites it.
+        """
+        lengths = [len(done) for done in self._cached]
+        pending = [list(text[length:]) for text, length in zip(texts, lengths, strict=True)]
+        width = max(map(len, pending))
+        batch, query = len(texts), width + draft.nodes
+        token_ids = torch.zeros((batch, query), dtype=torch.int64)
+        positions = torch.zeros((batch, query), dtype=torch.int64)
+        offsets = torch.arange(query).repeat(batch, 1)
+        visible = torch.eye(query, dtype=torch.bool).repeat(batch, 1, 1)
+        token_ids[:, width:] = draft.token_ids
+        depths, among_nodes = trees.depths(draft)[:, 1:], trees.visibility(draft)
+        for row, (tokens, length) in enumerate(zip(pending, lengths, strict=True)):
+            pad, own = width - len(tokens), len(tokens)
+            token_ids[row, pad:width] = torch.tensor(tokens)
+            positions[row, pad:width] = torch.arange(length, length + own)
+            positions[row, width:] = length + own - 1 + depths[row]
+            offsets[row] = (offsets[row] - pad) % query
+            entries = torch.zeros((query, query), dtype=torch.bool)
+            entries[pad:width, :own] = torch.ones((own, own), dtype=torch.bool).tril_()
+            entries[width:, :own] = True
+            entries[width:, own : own + draft.nodes] = among_nodes[row]
+            entries[torch.arange(pad), offsets[row, :pad]] = True
+            visible[row] = entries
+        if self._model.max_length is not None:
+            # Nodes past the model's end are padding of a ragged batch or will be cut; they must not index out of range.
+            positions.clamp_(max=self._model.max_length - 1)
+        return Block(token_ids, positions, offsets, visible, torch.tensor(lengths), draft.nodes + 1)

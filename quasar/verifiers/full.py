@@ -1,0 +1,36 @@
+"""The target model as it is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from quasar.core.model_verifier import ModelVerifier
+from quasar.core.models import LanguageModel, ModelProvider
+
+
+class Full(ModelVerifier):
+    """Verify with the target model in full precision."""
+
+    name = "full"
+    precision = "full"
+
+    class Config(ModelVerifier.Config):
+        """Options."""
+
+        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+            "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
+        )
+
+    def load_model(self, models: ModelProvider) -> LanguageModel:
+        """Return the target model."""
+        return models.target(self.config.dtype)
+
+    def reference(self) -> str:
+        """The model in its own dtype or the one asked for."""
+        return "the model in full precision" + ("" if self.config.dtype == "auto" else f" ({self.config.dtype})")
+
+    def describe(self) -> dict[str, object]:
+        """The backend beside what every model verifier says."""
+        return {"backend": "torch", **super().describe()}

@@ -1,0 +1,113 @@
+"""The number format of W8A8 and the module that every backend implements.
+
+Integers are symmetric: a row of numbers becomes whole steps of one scale, its largest magnitude being the last step.
+For weights a row is an output channel and is quantised once; for activations it is a token, quantised on every call
+from nothing but itself. With one scale for a whole tensor instead, a token's logits would depend on the draft tokens
+beside it, and a verifier would judge a different model at every step.
+
+Source: vector-wise quantisation of LLM.int8 (Dettmers et al., arXiv 2208.07339, section 2) without its outlier columns;
+dynamic scales per token as in ZeroQuant (Yao et al., arXiv 2206.01861, section 3.2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+MAX_STEPS = 127
+"""Steps on either side of zero; -128 stays unused, so that negating a row negates its integers."""
+
+
+class NotQuantizedError(Exception):
+    """A backend left a weight as it was; the text is the reason, ready for a report."""
+
+
+def quantize_rows(x: Tensor, steps: int = MAX_STEPS) -> tuple[Tensor, Tensor]:
+    """Quantise every row by its own largest magnitude, rounding half to even.
+
+    Args:
+        x: ``[..., features]``, any floating dtype.
+        steps: integers on either side of zero.
+
+    Returns:
+        The integers, in -steps..steps and held as floating point, ``[..., features]``, and the scale of each row,
+        ``[..., 1]``. Both are float64 for a float64 ``x`` and float32 otherwise: in 16 bits neither the integers of a
+        product nor a scale would survive. A row of zeros becomes zeros; one with NaN or infinity yields NaN somewhere.
+    """
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    # The smallest normal number as a floor keeps a row of zeros from dividing by zero. No clamp follows: a magnitude
+    # divided by (largest ÷ steps) exceeds ``steps`` by two roundings at most, and rounds back to it.
+    scale = (x.abs().amax(dim=-1, keepdim=True) / steps).clamp_min(torch.finfo(x.dtype).tiny)
+    return (x / scale).round_(), scale
+
+
+def quantize_weight(weight: Tensor, steps: int = MAX_STEPS) -> tuple[Tensor, Tensor]:
+    """Quantise a weight per output channel; the weight itself is only read.
+
+    Args:
+        weight: ``[out, in]``, any floating dtype and any strides.
+        steps: integers on either side of zero.
+
+    Returns:
+        Contiguous int8 integers ``[out, in]`` and scales ``[out]``, float32 (float64 for a float64 weight).
+    """
+    integers, scale = quantize_rows(weight.detach(), steps)
+    return integers.to(torch.int8).contiguous(), scale.squeeze(-1)
+
+
+class QuantizedLinear(nn.Module, ABC):
+    """A linear layer that multiplies 8-bit integers: weights per output channel, activations per token.
+
+    Args:
+        weight: ``[out, in]``, floating; shared with the full-precision model, read once and not kept.
+        bias: ``[out]`` or ``None``; kept as it is, shared.
+        steps: integers on either side of zero that the weights use.
+
+    Raises:
+        NotQuantizedError: the backend cannot hold this weight in int8.
+
+    Attributes:
+        backend: what users call it.
+        in_features: length of an input row.
+        out_features: length of an output row.
+        steps: as above.
+        bias: as above.
+    """
+
+    backend: ClassVar[str]
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int = MAX_STEPS) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.steps = steps
+        self.register_buffer("bias", None if bias is None else bias.detach())
+
+    @classmethod
+    @abstractmethod
+    def unusable(cls) -> str | None:
+        """Return why this machine cannot run the backend, in one line; ``None`` if it can."""
+
+    @classmethod
+    @abstractmethod
+    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Return why the backend cannot serve a model on ``device`` in ``dtype``, in one line; ``None`` if it can."""
+
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Bytes of the integers and their scales: what this layer needs beside the full-precision model."""
+
+    def storage_bytes(self) -> int:
+        """Return the bytes of everything the layer holds: ``weight_bytes`` and the bias, which may be shared."""
+        return self.weight_bytes + (0 if self.bias is None else self.bias.nbytes)
+
+    def extra_repr(self) -> str:
+        """Return shape, steps and backend for ``print(model)``."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+            f"steps=±{self.steps}, backend={self.backend}"
+        )
