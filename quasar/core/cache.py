@@ -63,6 +63,7 @@ class KVCache:
         stored_keys, stored_values = self._layers[layer]
         return stored_keys[:, :, :end], stored_values[:, :, :end]
 
+    @torch.inference_mode()  # as the forward that wrote the entries: torch refuses in-place changes outside it
     def move(self, row: int, sources: Sequence[int], start: int) -> None:
         """Copy the entries ``sources`` of a row to ``start, start + 1, …``; free for entries that lie there already."""
         if list(sources) == list(range(start, start + len(sources))):

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from quasar.core.components import Acceptor, Component, Drafter, Verifier
 from quasar.core.config import ComponentSpec, PipelineSpec, validate
-from quasar.core.errors import CompositionError
+from quasar.core.errors import CompositionError, ConfigError
 from quasar.core.sampling import SamplingParams
 
 
@@ -84,8 +84,8 @@ def compose(spec: PipelineSpec, finder: Finder, sampling: SamplingParams, where:
     assert isinstance(acceptor, Acceptor)
     try:
         return fit(drafter, verifier, acceptor, sampling, must_be_exact=spec.exact)
-    except CompositionError as error:
-        raise CompositionError(f"{where}: {error}") from error
+    except (CompositionError, ConfigError) as error:
+        raise type(error)(f"{where}: {error}") from error
 
 
 def fit(

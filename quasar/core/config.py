@@ -126,7 +126,7 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     Raises:
         ConfigError: an override has no ``=``, or goes through something that is not a mapping.
     """
-    result: dict[str, Any] = parse_yaml(yaml.safe_dump(data), "configuration")
+    result: dict[str, Any] = _unshared(data)
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -142,6 +142,13 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
             place = inner
         place[last] = parse_yaml(value, f"--set {key}")
     return result
+
+
+def _unshared(value: Any) -> Any:
+    """Copy nested mappings and lists, so that an override of one YAML alias leaves the others alone."""
+    if isinstance(value, dict):
+        return {key: _unshared(inner) for key, inner in value.items()}
+    return [_unshared(inner) for inner in value] if isinstance(value, list) else value
 
 
 def validate(model: type[Model], data: Any, where: str) -> Model:

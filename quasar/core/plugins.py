@@ -46,9 +46,8 @@ class Registry:
     """
 
     def __init__(self, sources: Iterable[Source], left_out: Sequence[str] = ()) -> None:
-        mark = pluggy.HookspecMarker(GROUP)
         for name in HOOKS:
-            mark(getattr(hookspecs, name))
+            pluggy.HookspecMarker(GROUP)(getattr(hookspecs, name))
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self._left_out = left_out
@@ -99,8 +98,8 @@ class Registry:
         if kind is not None and kind not in KINDS:
             raise PluginError(f"unknown kind {kind!r}.{did_you_mean(kind, KINDS)}")
         # A hook that fails while it is called is listed too, as kind `plugin`: that kind has to look at all others.
-        wanted = HOOK_OF if kind in (None, "plugin") else [kind]
-        collected = [entry for each in wanted for entry in self._collect(str(each))]
+        wanted = [each for each in HOOK_OF if kind in (None, "plugin", each)]
+        collected = [entry for each in wanted for entry in self._collect(each)]
         lines = [entry.listed() for entry in (*collected, *self._failed) if kind in (None, entry.kind)]
         return sorted(lines, key=lambda line: (KINDS.index(line.kind), line.name, line.distribution))
 
@@ -137,10 +136,7 @@ class Registry:
         self._tell("quasar_run_finished", results=results)
 
     def step_subscriber(self) -> Callable[[str, StepRecord], None] | None:
-        """Return a function of (arm, record) to call after every step, or ``None`` if no plugin wants to know.
-
-        ``None`` keeps pluggy out of the decode loop.
-        """
+        """Return a function of (arm, record) for the end of a step; ``None``, and no cost, if no plugin asks for it."""
         hook = self._manager.hook.quasar_step_finished
         if not hook.get_hookimpls():
             return None

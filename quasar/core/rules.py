@@ -92,6 +92,8 @@ def accept_exactly(verification: Verification, context: Context) -> Acceptance:
     if trials is None:
         return sample_and_compare(verification, context)
     sampled = ((trials.laws != POINT_MASS) & (trials.nodes > 0)).any(dim=1)  # [batch]
+    if not bool(sampled.any()):  # the table may then be empty
+        return sample_and_compare(verification, context)
     if bool(sampled.all()):
         return ratio_test(verification, context)
     compared, tested = sample_and_compare(verification, context), ratio_test(verification, context)

@@ -45,8 +45,8 @@ def fold(key: Tensor, value: Tensor | int) -> Tensor:
 
 
 def uniforms(keys: Tensor) -> Tensor:
-    """Return one uniform number in (0, 1) per key, float64, same shape."""
-    return (_shift(mix(keys), 11).to(torch.float64) + 0.5) * 2.0**-53
+    """Return one uniform number per key, float64, same shape: never 0 and never 1, to which 53 bits would round."""
+    return (_shift(mix(keys), 12).to(torch.float64) + 0.5) * 2.0**-52
 
 
 def draw(probs: Tensor, keys: Tensor) -> Tensor:

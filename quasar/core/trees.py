@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn, Protocol
 
 import torch
 from torch import Tensor
 
 from quasar.core.errors import ContractError
-from quasar.core.types import Draft
+from quasar.core.types import POINT_MASS, Draft, Trials
 
 
 def is_chain(draft: Draft) -> bool:
@@ -16,13 +17,18 @@ def is_chain(draft: Draft) -> bool:
     return bool((draft.parents == torch.arange(draft.nodes, device=draft.parents.device)).all())
 
 
+def used(draft: Draft) -> Tensor:
+    """Return which nodes count; the others are padding, with any content. ``[batch, nodes]`` bool."""
+    return torch.arange(draft.nodes) < draft.num_nodes[:, None]
+
+
 def depths(draft: Draft) -> Tensor:
     """Return the depth of every slot, slot 0 having depth 0. ``[batch, nodes + 1]`` int64."""
     if is_chain(draft):
         return torch.arange(draft.nodes + 1, device=draft.parents.device).expand(draft.batch, -1)
-    result = draft.parents.new_zeros((draft.batch, draft.nodes + 1))
+    result, parents = draft.parents.new_zeros((draft.batch, draft.nodes + 1)), draft.parents.where(used(draft), 0)
     for node in range(draft.nodes):
-        result[:, node + 1] = result.gather(1, draft.parents[:, node : node + 1])[:, 0] + 1
+        result[:, node + 1] = result.gather(1, parents[:, node : node + 1])[:, 0] + 1
     return result
 
 
@@ -32,9 +38,9 @@ def visibility(draft: Draft) -> Tensor:
     if is_chain(draft):
         return torch.ones((size, size), dtype=torch.bool).tril().expand(draft.batch, size, size)
     slots = torch.zeros((draft.batch, size + 1, size), dtype=torch.bool)
-    rows = torch.arange(draft.batch)
+    rows, parents = torch.arange(draft.batch), draft.parents.where(used(draft), 0)
     for node in range(size):
-        slots[:, node + 1] = slots[rows, draft.parents[:, node]]
+        slots[:, node + 1] = slots[rows, parents[:, node]]
         slots[:, node + 1, node] = True
     return slots[:, 1:]
 
@@ -43,8 +49,8 @@ def longest_paths(draft: Draft) -> list[int]:
     """Return the depth of every row's deepest node, 0 for a row without a draft."""
     if not draft.nodes:
         return [0] * draft.batch
-    used = torch.arange(draft.nodes) < draft.num_nodes[:, None]
-    return [int(depth) for depth in (depths(draft)[:, 1:] * used).amax(dim=1)]
+    longest: list[int] = (depths(draft)[:, 1:] * used(draft)).amax(dim=1).tolist()
+    return longest
 
 
 def prefixes(draft: Draft, row: int) -> list[list[int]]:
@@ -56,6 +62,10 @@ def prefixes(draft: Draft, row: int) -> list[list[int]]:
     return paths
 
 
+class _Refuse(Protocol):
+    def __call__(self, field: str, expected: str, actual: object) -> NoReturn: ...
+
+
 def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, law: str, who: str) -> None:
     """Refuse a draft that breaks the contract.
 
@@ -63,46 +73,71 @@ def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, law
         ContractError: naming the component, the field, what was expected and what came.
     """
 
-    def refuse(field: str, expected: str, actual: object) -> None:
+    def refuse(field: str, expected: str, actual: object) -> NoReturn:
         raise ContractError(f"drafter '{who}' returned a bad draft: {field} should be {expected}, got {actual}.")
 
     if not isinstance(draft, Draft):
         refuse("the value", "a Draft", type(draft).__name__)
-    shape = (len(budget), draft.nodes)
-    for name, tensor, expected in (
-        ("token_ids", draft.token_ids, shape),
-        ("parents", draft.parents, shape),
-        ("num_nodes", draft.num_nodes, shape[:1]),
-    ):
-        if tuple(tensor.shape) != expected or tensor.dtype != torch.int64:
-            refuse(name, f"int64 of shape {list(expected)}", f"{tensor.dtype} of shape {list(tensor.shape)}")
-    slots = torch.arange(draft.nodes)
-    if bool((draft.num_nodes < 0).any()) or bool((draft.num_nodes > draft.nodes).any()):
-        refuse("num_nodes", f"within 0..{draft.nodes}", draft.num_nodes.tolist())
-    used = slots < draft.num_nodes[:, None]
-    if bool((((draft.parents < 0) | (draft.parents > slots)) & used).any()):
-        refuse("parents", "slots of earlier nodes", draft.parents.tolist())
-    low, high = 0, vocab_size if vocab_size is not None else torch.iinfo(torch.int64).max
-    if bool((((draft.token_ids < low) | (draft.token_ids >= high)) & used).any()):
-        refuse("token_ids", f"within 0..{high - 1}", draft.token_ids[used].tolist())
-    longest = longest_paths(draft)
-    if any(depth > limit for depth, limit in zip(longest, budget, strict=True)):
-        refuse("its longest path", f"within the budget {list(budget)}", longest)
-    _check_trials(draft, vocab_size, law, refuse)
-
-
-def _check_trials(draft: Draft, vocab_size: int | None, law: str, refuse: object) -> None:
-    complain = refuse
-    assert callable(complain)
-    if (law == "sampled") != (draft.trials is not None) and draft.nodes:
+    nodes = draft.nodes if isinstance(draft.token_ids, Tensor) and draft.token_ids.dim() == 2 else 0
+    shape = (len(budget), nodes)
+    _check_integers("token_ids", draft.token_ids, shape, refuse)
+    _check_integers("parents", draft.parents, shape, refuse)
+    _check_integers("num_nodes", draft.num_nodes, shape[:1], refuse)
+    counts = draft.num_nodes[:, None]
+    limit = 0 if law == "none" else nodes
+    _check_rows((counts < 0) | (counts > limit), "num_nodes", f"within 0..{limit}", counts, refuse)
+    wrong = (draft.parents < 0) | (draft.parents > torch.arange(nodes))
+    _check_rows(wrong & used(draft), "parents", "slots of earlier nodes", draft.parents, refuse)
+    wrong = (draft.token_ids < 0) | (draft.token_ids >= (torch.inf if vocab_size is None else vocab_size))
+    expected = "token ids" if vocab_size is None else f"within 0..{vocab_size - 1}"
+    _check_rows(wrong & used(draft), "token_ids", expected, draft.token_ids, refuse)
+    for row, (longest, most) in enumerate(zip(longest_paths(draft), budget, strict=True)):
+        if longest > most:
+            refuse("its longest path", f"within the row's budget of {most}", f"{longest} in row {row}")
+    if (law == "sampled") != (draft.trials is not None) and nodes:
         expected = "present, because its law is 'sampled'" if law == "sampled" else f"None, because its law is '{law}'"
-        complain("trials", expected, "none" if draft.trials is None else "trials")
-    if draft.trials is None:
-        return
-    trials = draft.trials
-    if vocab_size is not None and trials.table.shape[-1] != vocab_size:
-        complain("trials.table", f"over the target's vocabulary of {vocab_size}", list(trials.table.shape))
-    if trials.nodes.shape != trials.laws.shape or bool((trials.nodes > draft.num_nodes[:, None]).any()):
-        complain("trials.nodes", "slots of the row's own nodes, shaped like trials.laws", trials.nodes.tolist())
-    if trials.table.numel() and float((trials.table.sum(dim=-1) - 1).abs().max()) > 1e-3:
-        complain("trials.table", "laws that sum to 1", f"sums {trials.table.sum(dim=-1).tolist()}")
+        refuse("trials", expected, "none" if draft.trials is None else "trials")
+    if draft.trials is not None:
+        _check_trials(draft, draft.trials, vocab_size, refuse)
+
+
+def _check_integers(field: str, value: object, shape: tuple[int, ...], refuse: _Refuse) -> None:
+    if not isinstance(value, Tensor):
+        refuse(field, "a tensor", type(value).__name__)
+    if tuple(value.shape) != shape or value.dtype != torch.int64 or value.device.type != "cpu":
+        expected, actual = f"int64 of shape {list(shape)} on cpu", f"{value.dtype} of shape {list(value.shape)}"
+        refuse(field, expected, f"{actual} on {value.device}")
+
+
+def _check_rows(wrong: Tensor, field: str, expected: str, values: Tensor, refuse: _Refuse) -> None:
+    """Refuse the first row with something ``wrong``, both ``[batch, n]``."""
+    rows = wrong.any(dim=1).nonzero()
+    if rows.numel():
+        refuse(field, expected, f"{values[rows[0, 0]].tolist()} in row {int(rows[0, 0])}")
+
+
+def _check_trials(draft: Draft, trials: Trials, vocab_size: int | None, refuse: _Refuse) -> None:
+    shape = (draft.batch, trials.nodes.shape[-1] if isinstance(trials.nodes, Tensor) and trials.nodes.dim() else 0)
+    _check_integers("trials.nodes", trials.nodes, shape, refuse)
+    _check_integers("trials.laws", trials.laws, shape, refuse)
+    wrong = (trials.nodes < 0) | (trials.nodes > draft.num_nodes[:, None])
+    _check_rows(wrong, "trials.nodes", "slots of the row's own nodes", trials.nodes, refuse)
+    table = trials.table
+    if not isinstance(table, Tensor) or table.dim() != 3 or table.shape[0] != draft.batch:
+        actual = list(table.shape) if isinstance(table, Tensor) else type(table).__name__
+        refuse("trials.table", f"laws of shape [{draft.batch}, laws, vocab]", actual)
+    if table.dtype not in (torch.float32, torch.float64):
+        refuse("trials.table", "float32 or float64", table.dtype)
+    if vocab_size is not None and table.shape[-1] != vocab_size:
+        refuse("trials.table", f"over the target's vocabulary of {vocab_size}", list(table.shape))
+    tried = trials.nodes > 0
+    wrong = (trials.laws < POINT_MASS) | (trials.laws >= table.shape[1])
+    _check_rows(wrong & tried, "trials.laws", f"rows of a table of {table.shape[1]}", trials.laws, refuse)
+    rows, columns = (tried & (trials.laws != POINT_MASS)).nonzero().unbind(dim=1)
+    laws = trials.laws[rows, columns]
+    sums = table.sum(dim=-1)[rows, laws]
+    if not bool(((sums - 1).abs() <= 1e-3).all()) or bool((table.amin(dim=-1)[rows, laws] < 0).any()):
+        refuse("trials.table", "laws without negative entries that sum to 1", f"sums {sorted(set(sums.tolist()))[:4]}")
+    tokens = draft.token_ids[rows, trials.nodes[rows, columns] - 1]
+    if bool((table[rows, laws, tokens] == 0).any()):
+        refuse("trials.table", "the laws that the tokens were drawn from", "a drawn token of probability 0")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from quasar.core.errors import ConfigError
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
 from quasar.verifiers.quantization.convert import ConversionReport, choose_backend, convert
@@ -48,9 +49,10 @@ class Int8(ModelVerifier):
         return model
 
     def _backend(self) -> str:
-        if self.config.backend == "auto" and self.config.dtype == "float64":
-            return "reference"  # the packed kernels compute in float32
-        return choose_backend(self.config.backend)
+        wanted, in_float64 = self.config.backend, self.config.dtype == "float64"
+        if wanted == "fbgemm" and in_float64:
+            raise ConfigError("verifier 'int8': backend 'fbgemm' computes in float32; for float64 take 'reference'.")
+        return choose_backend("reference" if wanted == "auto" and in_float64 else wanted)
 
     def reference(self) -> str:
         """The quantised model, with the backend: they round differently."""

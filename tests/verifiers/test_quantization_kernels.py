@@ -29,6 +29,11 @@ def gaussian(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
 # --- fbgemm -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="torch without FBGEMM")
+def test_fbgemm_is_usable_where_torch_has_it():
+    assert available_backends()["fbgemm"] is None  # or every other test of it would be skipped unseen
+
+
 @needs_fbgemm
 def test_fbgemm_equals_the_reference_where_no_pair_can_saturate():
     weight, x = gaussian(48, 301, seed=14), gaussian(9, 301, seed=15)
@@ -58,7 +63,8 @@ def test_fbgemm_packs_the_integers_of_the_scheme():
 
 @needs_fbgemm
 def test_fbgemm_silences_only_its_own_warning_and_leaves_the_engine(monkeypatch):
-    before = torch.backends.quantized.engine
+    before = next(engine for engine in torch.backends.quantized.supported_engines if engine not in ("none", "fbgemm"))
+    monkeypatch.setattr(torch.backends.quantized, "engine", before)
     monkeypatch.setattr(
         fbgemm_file, "quantize_weight", lambda *a: (warnings.warn("other", stacklevel=1), quantize_weight(*a))[1]
     )
@@ -113,6 +119,10 @@ def test_fbgemm_that_multiplies_wrongly_is_unusable(monkeypatch):
 
 
 # --- torchao ----------------------------------------------------------------------------------------------------------
+
+
+def test_torchao_is_usable():
+    assert available_backends()["torchao"] is None  # a dependency of the project
 
 
 @needs_torchao

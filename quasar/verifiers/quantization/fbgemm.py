@@ -86,6 +86,7 @@ class FbgemmLinear(QuantizedLinear):
         if x.dtype == torch.float64:
             raise ConfigError(f"backend 'fbgemm' of the int8 layers got float64 activations: {_FLOAT64}.")
         rows = x.reshape(-1, self.in_features).float()
+        # The floor spares the kernel 0 ÷ 0, which it would convert to some integer.
         top = rows.abs().amax(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)  # [rows, 1]
         y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
             rows / top, 1 / MAX_STEPS, _ZERO_POINT, self._packed

@@ -1,0 +1,86 @@
+"""One comparison from file to report: check everything, then load, run, count and write."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from quasar.compare import report as reporting
+from quasar.compare.config import Run
+from quasar.compare.differences import add_gaps, find_differences
+from quasar.compare.environment import environment
+from quasar.compare.results import results
+from quasar.compare.runner import Conversations, check_lengths, run_all, warm_up
+from quasar.compare.store import RunFolder, SampleRecord
+from quasar.core.pipeline import Pipeline, choose_device
+
+
+def default_output(run: Run) -> Path:
+    """Return a folder that nothing has used yet: ``runs/<file or preset>-<time>``."""
+    stem = Path(run.where).stem if run.where.endswith((".yaml", ".yml")) else run.where.split("'")[1]
+    return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -> dict[str, Any]:
+    """Run a comparison.
+
+    Args:
+        run: checked already.
+        output: the run's folder.
+        resume: continue what is in it.
+        quiet: nothing on the terminal; the files are written all the same.
+
+    Returns:
+        What ``results.json`` holds.
+
+    Raises:
+        QuasarError: in one line; samples that were finished stay.
+    """
+    from quasar.core.hf import loading
+
+    device = choose_device(run.config.device)
+    source = loading.find_model(run.config.model, run.registry.model(run.config.model), quiet)
+    tokenizer = loading.load_tokenizer(source)
+    conversations = Conversations(tokenizer, run.config.chat_template)
+    check_lengths(run, conversations, source.max_length)
+    folder = RunFolder(output, run.resolved(), resume)
+    models = loading.LoadedModels(source, device)
+    eos_ids = loading.eos_token_ids(source, tokenizer)
+    pipelines = {arm.name: Pipeline(arm.composition, models, tokenizer, eos_ids) for arm in run.arms}
+    run.registry.run_started(run.resolved())
+    if run.added and not quiet:
+        print(f"Plain arms added as baselines: {', '.join(run.added)}.", file=sys.stderr)
+
+    turns = sum(len(question.turns) for question in run.questions)
+    total = turns * len(run.arms) * run.config.repeats
+    if len(folder.samples) < total:
+        warm_up(run, pipelines, conversations)
+    with tqdm(total=total, initial=len(folder.samples), unit="answer", disable=quiet, file=sys.stderr) as bar:
+
+        def done(sample: SampleRecord) -> None:
+            bar.set_postfix_str(f"{sample.arm}, question {sample.question_id}", refresh=False)
+            bar.update()
+
+        run_all(run, folder, pipelines, conversations, done)
+    return _finish(run, folder, pipelines, conversations, device, quiet)
+
+
+def _finish(
+    run: Run, folder: RunFolder, pipelines: dict[str, Pipeline], conversations: Conversations, device: str, quiet: bool
+) -> dict[str, Any]:
+    """Count, write and show."""
+    different = find_differences(run, folder.samples)
+    if run.sampling.temperature == 0:
+        add_gaps(different, run, folder.samples, pipelines, conversations)
+    descriptions = {name: pipeline.composition.verifier.describe() for name, pipeline in pipelines.items()}
+    found = results(run, folder.samples, descriptions, different, environment(device))
+    folder.write_results(found, reporting.report(found))
+    run.registry.run_finished(found)
+    if not quiet:
+        print(reporting.table(found), reporting.exactness(found), reporting.differences(found), sep="\n\n")
+        print(f"\nWritten to {folder.path}: report.md, results.json, samples.jsonl")
+    return found

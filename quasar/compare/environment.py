@@ -1,0 +1,56 @@
+"""Where a number comes from: versions, revision, machine. Stored beside every result."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import quasar
+
+_PACKAGES = ("torch", "transformers", "torchao", "pluggy", "pydantic")
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Return versions, git revision, device and threads of this process."""
+    return {
+        "quasar": quasar.__version__,
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "git_revision": _git_revision(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "platform": platform.platform(),
+        "device": device,
+        "device_name": torch.cuda.get_device_name() if device.startswith("cuda") else _processor(),
+        "threads": torch.get_num_threads(),
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _git_revision() -> str | None:
+    """Revision of the checkout that this package runs from, ``+changes`` if its files differ from it."""
+    folder = Path(quasar.__file__).parent
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        return head + ("+changes" if _git(folder, "status", "--porcelain", "--untracked-files=no", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

@@ -1,0 +1,154 @@
+"""The table, on the terminal and in ``report.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from quasar.compare.results import OVERALL
+
+_DEFINITIONS = """\
+- `tok/s`: tokens committed in decode ÷ seconds of decode; prefill and the token that it yields are left out.
+- `speedup`: tok/s ÷ that of the baseline arm, prompts paired, with a 95 % bootstrap interval over prompts. `end to end`
+  has prefill's token and seconds in it. `own` is relative to plain decoding with the arm's own verifier.
+- `L`: acceptance length, tokens committed ÷ verifier forwards in decode, correction or bonus included, draft-less steps
+  included; plain decoding is 1.00. `accept`: accepted ÷ drafted. `drafts`: share of steps that had a draft.
+- `step`: step cost, seconds per verifier step ÷ seconds per plain full-precision step.
+- `same`: share of answers whose token ids equal the baseline's; `same own`: those of plain decoding with the arm's own
+  verifier.
+- `memory`: weights and key-value cache that the arm needs; arms of one run share what they can."""
+
+Column = tuple[str, Callable[[Mapping[str, Any]], str]]
+
+
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "n/a" if value is None else format(value, form)
+
+
+def _share(value: float | None) -> str:
+    return "n/a" if value is None else f"{100 * value:.0f} %"
+
+
+def _interval(entry: Mapping[str, Any]) -> str:
+    low_high = entry["speedup_ci95"]
+    shown = _number(entry["speedup"])
+    return shown if low_high is None else f"{shown} [{low_high[0]:.2f}, {low_high[1]:.2f}]"
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return entry["name"] + (" (relaxed)" if entry["relaxed"] else "")
+
+
+_COLUMNS: tuple[Column, ...] = (
+    ("arm", _name),
+    ("tok/s", lambda e: _number(e["tokens_per_second"], ".1f")),
+    ("speedup", _interval),
+    ("end to end", lambda e: _number(e["speedup_end_to_end"])),
+    ("own", lambda e: _number(e["speedup_own_precision"])),
+    ("L", lambda e: _number(e["acceptance_length"])),
+    ("accept", lambda e: _share(e["acceptance_rate"])),
+    ("drafts", lambda e: _share(e["draft_rate"])),
+    ("step", lambda e: _number(e["step_cost"])),
+    ("same", lambda e: _share(e["exact_match"])),
+    ("same own", lambda e: _share(e["exact_match_own_precision"])),
+    ("memory", lambda e: f"{e['peak_memory_bytes'] / 2**20:.0f} MiB"),
+)
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Return the overall table and the one of speed and acceptance length per task, as Markdown text."""
+    entries: Sequence[Mapping[str, Any]] = results["arms"]
+    tasks = list(dict.fromkeys(entry["task"] for entry in entries))
+    overall = [[show(entry) for _, show in _COLUMNS] for entry in entries if entry["task"] == OVERALL]
+    names = list(dict.fromkeys(entry["name"] for entry in entries))
+    cells = {(e["name"], e["task"]): f"{_number(e['speedup'])} / {_number(e['acceptance_length'])}" for e in entries}
+    shown = {e["name"]: _name(e) for e in entries}
+    by_task = [[shown[name], *(cells[name, task] for task in tasks)] for name in names]
+    return (
+        _grid([title for title, _ in _COLUMNS], overall)
+        + f"\n\nSpeedup over '{results['baseline']}' / acceptance length, per task:\n\n"
+        + _grid(["arm", *tasks], by_task)
+    )
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]  # noqa: E501  # fmt: skip
+        return f"| {' | '.join(cells)} |"
+
+    rule = [f"{'-' * width}" if i == 0 else f"{'-' * (width - 1)}:" for i, width in enumerate(widths)]
+    return "\n".join([line(head), line(rule), *map(line, rows)])
+
+
+def exactness(results: Mapping[str, Any]) -> str:
+    """Return one line per arm: what it is exact with respect to, and on which backend it ran."""
+    lines = []
+    for entry in results["arms"]:
+        if entry["task"] == OVERALL:
+            claim = (
+                f"relaxed by acceptor '{entry['acceptor']}', exact with respect to nothing"
+                if entry["relaxed"]
+                else f"exact with respect to {entry['exact_with_respect_to']}"
+            )
+            lines.append(f"- {entry['name']}: {claim}; {entry['backend']} backend, {entry['dtype']}.")
+    backends = {entry["backend"] for entry in results["arms"]}
+    if len(backends) > 1:
+        lines.append(
+            f"- The arms ran on different backends ({', '.join(sorted(map(str, backends)))}): their speeds differ by "
+            "engineering as well as by method."
+        )
+    return "\n".join(lines)
+
+
+def differences(results: Mapping[str, Any]) -> str:
+    """Return the list of answers that left the text of plain decoding with the same verifier, with the gaps."""
+    found = results["differences"]
+    if not found:
+        return "Every arm that promises plain decoding's text gave it, token for token."
+    rows = [
+        [entry["arm"], str(entry["question_id"]), str(entry["turn"]), str(entry["repeat"]), str(entry["position"]),
+         " / ".join(map(str, entry["token_ids"])), _number(entry.get("top_two_gap"), ".4f")]
+        for entry in found
+    ]  # fmt: skip
+    head = ["arm", "question", "turn", "repeat", "position", "token / plain", "gap of top two logits"]
+    return (
+        "These answers leave the text of plain decoding with the same verifier. Several rows in one forward round\n"
+        "otherwise than one row alone; a small gap is such a near-tie, a large one would be a fault.\n\n"
+        + _grid(head, rows)
+    )
+
+
+def report(results: Mapping[str, Any]) -> str:
+    """Return ``report.md``."""
+    environment = results["environment"]
+    configuration = environment["configuration"]
+    sampling = configuration["sampling"]
+    versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    return "\n".join([
+        f"# {results['model']}: {', '.join(configuration['pipelines'])}",
+        "",
+        f"Temperature {sampling['temperature']:g}, up to {sampling['max_new_tokens']} new tokens, seed "
+        f"{sampling['seed']}, {configuration['repeats']} repeat(s), batch 1, prompts "
+        f"`{configuration['data']['source']}` (limit {configuration['data']['limit'] or 'none'} a task).",
+        "",
+        table(results),
+        "",
+        "## What is exact",
+        "",
+        exactness(results),
+        "",
+        differences(results),
+        "",
+        "## What the columns mean",
+        "",
+        _DEFINITIONS,
+        "",
+        "## Where it ran",
+        "",
+        f"{environment['device_name']}, {environment['threads']} threads, {environment['platform']}; "
+        f"quasar {environment['quasar']} ({environment['git_revision'] or 'no git revision'}), {versions}. "
+        "Every resolved setting is in `results.json`.",
+        "",
+    ])  # fmt: skip

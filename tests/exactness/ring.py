@@ -1,0 +1,134 @@
+"""The instrument of the exactness ring: a chi-square of whole texts against the enumerated law.
+
+Null hypothesis: the texts that a pipeline commits, EOS included as the end of a text, are independent draws from the
+product of the target's next-token laws. Cells are whole texts; those that are expected fewer than ten times are pooled.
+The test is Pearson's, one-sided, and a text of probability 0 refutes the hypothesis at once.
+
+Family-wise bound: at most ``MOST_COMPOSITIONS`` compositions are tested, each at ``FAMILY_WISE / MOST_COMPOSITIONS``, so
+a suite without faults fails with a probability of at most ``FAMILY_WISE`` over the choice of seeds (Bonferroni). Seeds
+are fixed, so a run repeats itself. Negative controls must fall below the very same bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import chi2
+from toys import PROMPT, TableVerifier, Text, random_table, requests, texts
+from torch import Tensor
+
+from quasar.acceptors.stochastic import Stochastic
+from quasar.core.components import Acceptor, Drafter
+from quasar.core.context import LogitsProcessor
+from quasar.core.sampling import SamplingParams
+
+FAMILY_WISE = 1e-4
+MOST_COMPOSITIONS = 40
+BOUND = FAMILY_WISE / MOST_COMPOSITIONS
+BATCH = 5000
+SMALLEST_CELL = 10.0
+
+_tested: list[str] = []
+
+
+def softmax_law(prefix: Sequence[int], logits: Tensor) -> Tensor:
+    """The law of plain sampling at temperature 1, in float64."""
+    return logits.double().softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class World:
+    """A target model and how it is sampled.
+
+    ``law`` is this ring's own reading of the sampling parameters; it shares no code with ``quasar``.
+    """
+
+    table: Tensor
+    eos: int | None = None
+    sampling: SamplingParams = SamplingParams(temperature=1.0, max_new_tokens=4)
+    processors: tuple[LogitsProcessor, ...] = ()
+    law: Callable[[Sequence[int], Tensor], Tensor] = softmax_law
+
+    @property
+    def vocab(self) -> int:
+        return self.table.shape[-1]
+
+    def text_laws(self) -> dict[Text, float]:
+        """The probability of every text that can be committed."""
+        open_texts: dict[Text, float] = {(): 1.0}
+        finished: dict[Text, float] = {}
+        for _ in range(self.sampling.max_new_tokens):
+            longer: dict[Text, float] = {}
+            for text, probability in open_texts.items():
+                prefix = (*PROMPT, *text)
+                law = self.law(prefix, self.table[prefix[-2], prefix[-1]]).tolist()
+                for token in range(self.vocab):
+                    ended = finished if token == self.eos else longer
+                    ended[(*text, token)] = probability * law[token]
+            open_texts = longer
+        return finished | open_texts
+
+    def sample(self, drafter: Drafter, acceptor: Acceptor, samples: int) -> list[Text]:
+        """Texts of ``samples`` sample indices."""
+        verifier, found = TableVerifier(self.table), []
+        for start in range(0, samples, BATCH):
+            batch = requests(range(start, min(start + BATCH, samples)), self.sampling, self.processors)
+            found += texts(drafter, verifier, acceptor, batch, self.eos)
+        return found
+
+
+def chi_square(observed: Sequence[Text], laws: Mapping[Text, float]) -> float:
+    """p-value of the null hypothesis that ``observed`` are draws from ``laws``."""
+    counts = Counter(observed)
+    total = len(observed)
+    if any(laws.get(text, 0.0) == 0.0 for text in counts):
+        return 0.0
+    cells: list[tuple[float, int]] = []
+    expected, seen = 0.0, 0
+    for text, probability in sorted(laws.items(), key=lambda item: item[1]):
+        expected, seen = expected + total * probability, seen + counts[text]
+        if expected >= SMALLEST_CELL:
+            cells.append((expected, seen))
+            expected, seen = 0.0, 0
+    if expected:
+        last = cells.pop()
+        cells.append((last[0] + expected, last[1] + seen))
+    statistic = sum((seen - expected) ** 2 / expected for expected, seen in cells)
+    return float(chi2.sf(statistic, len(cells) - 1))
+
+
+TARGET = random_table(3, seed=1)
+WORLD = World(TARGET, eos=2)
+SAMPLES = 20_000
+
+
+def p_value(drafter: Drafter, world: World = WORLD, acceptor: Acceptor | None = None, samples: int = SAMPLES) -> float:
+    """p-value of "this pipeline's texts follow the target law"."""
+    return chi_square(world.sample(drafter, acceptor or Stochastic(), samples), world.text_laws())
+
+
+def follows_the_target(
+    drafter: Drafter, world: World = WORLD, acceptor: Acceptor | None = None, samples: int = SAMPLES
+) -> Callable[[], None]:
+    """A test that the pipeline's texts follow the target law; counted in the family."""
+    _tested.append(drafter.name)
+    assert len(_tested) <= MOST_COMPOSITIONS, "more compositions than the bound was made for: raise MOST_COMPOSITIONS"
+
+    def test() -> None:
+        p = p_value(drafter, world, acceptor, samples)
+        print(f"p = {p:.3g}")
+        assert p >= BOUND, f"p = {p:.3g} is below {BOUND:.3g}: the texts do not follow the target law"
+
+    return test
+
+
+def marginal(observed: Sequence[Text], place: int, vocab: int) -> list[float]:
+    """Shares of the tokens at one place of the texts."""
+    counts = Counter(text[place] for text in observed if len(text) > place)
+    return [counts[token] / counts.total() for token in range(vocab)]
+
+
+torch.set_num_threads(1)
