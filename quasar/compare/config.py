@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from quasar.compare.data import BUNDLED, Question, load_questions
+from quasar.core.components import FULL
 from quasar.core.composition import Composition, compose
 from quasar.core.config import PipelineSpec, apply_overrides, parse_yaml, read_yaml, validate
 from quasar.core.errors import ConfigError, did_you_mean
@@ -185,16 +186,21 @@ def _arms(config: RunConfig, registry: Registry, where: str) -> tuple[tuple[Arm,
         name: compose(spec, registry, config.sampling, f"{where}: pipelines.{name}")
         for name, spec in config.pipelines.items()
     }
-    specs = [PipelineSpec(), *(PipelineSpec(verifier=spec.verifier) for spec in config.pipelines.values())]
     added: list[str] = []
-    for spec in specs:
+
+    def add_plain(spec: PipelineSpec) -> None:
         plain = compose(spec, registry, config.sampling, where)
         if any(known.is_plain and _verifier(known) == _verifier(plain) for known in composed.values()):
-            continue
-        name = "vanilla" if spec.verifier.use == "full" else f"vanilla-{spec.verifier.use}"
+            return
+        name = "vanilla" if plain.verifier.precision == FULL else f"vanilla-{spec.verifier.use}"
         name = next(n for n in [name, *(f"{name}-{i}" for i in range(2, 1000))] if n not in composed)
         composed[name] = plain
         added.append(name)
+
+    for spec in config.pipelines.values():
+        add_plain(PipelineSpec(verifier=spec.verifier))
+    if not any(known.is_plain and known.verifier.precision == FULL for known in composed.values()):
+        add_plain(PipelineSpec())
     arms = []
     for name, composition in composed.items():
         same = (n for n, c in composed.items() if c.is_plain and _verifier(c) == _verifier(composition))
@@ -216,6 +222,5 @@ def _baseline(config: RunConfig, arms: Sequence[Arm], where: str) -> str:
 
 
 def plain_full(arms: Sequence[Arm]) -> Arm:
-    """Return the arm without drafts in the checkpoint's own precision; ``_arms`` sees to it that there is one."""
-    default = {"use": "full", "dtype": "auto"}
-    return next(arm for arm in arms if arm.composition.is_plain and _verifier(arm.composition) == default)
+    """Return the first arm without drafts in full precision; ``_arms`` sees to it that there is one."""
+    return next(arm for arm in arms if arm.composition.is_plain and arm.composition.verifier.precision == FULL)

@@ -35,6 +35,10 @@ Law = Literal["none", "point_mass", "sampled"]
 """How a drafter chooses tokens: it never drafts, it chooses without sampling, or it samples from laws it returns."""
 
 
+FULL = "full"
+"""The precision of a verifier that is the target model itself."""
+
+
 class Component(ABC):
     """Base of drafters, verifiers and acceptors.
 
@@ -120,7 +124,7 @@ class Verifier(Component):
 
     def reference(self) -> str:
         """Name the law that this verifier computes: a pipeline is exact with respect to that, or to nothing."""
-        return "the model in full precision" if self.precision == "full" else f"the model in {self.precision}"
+        return "the model in full precision" if self.precision == FULL else f"the model in {self.precision}"
 
     def max_length(self) -> int | None:
         """Longest sequence the loaded model takes, in tokens; ``None`` for no limit."""

@@ -60,16 +60,17 @@ test_mixed_siblings_after_some_texts_only = follows_the_target(
 )
 
 test_pipeline_of_sampled_drafts_as_a_drafter = follows_the_target(
-    NestedPipeline(TreeDrafter([DRAFT], CHAIN), TableVerifier(OTHER), length=3)
+    NestedPipeline(TreeDrafter([DRAFT], CHAIN), TableVerifier(OTHER), length=3), samples=10_000
 )
 test_pipeline_of_point_masses_as_a_drafter = follows_the_target(
-    NestedPipeline(TreeDrafter([DRAFT], (point(0), point(1))), TableVerifier(OTHER), length=3)
+    NestedPipeline(TreeDrafter([DRAFT], (point(0), point(1))), TableVerifier(OTHER), length=3), samples=10_000
 )
 test_pipeline_of_a_mixed_tree_as_a_drafter = follows_the_target(
-    NestedPipeline(TreeDrafter([DRAFT], POINT_FIRST), TableVerifier(OTHER), length=2)
+    NestedPipeline(TreeDrafter([DRAFT], POINT_FIRST), TableVerifier(OTHER), length=2), samples=10_000
 )
 test_pipeline_in_a_pipeline_as_a_drafter = follows_the_target(
     NestedPipeline(
         NestedPipeline(TreeDrafter([DRAFT], CHAIN), TableVerifier(OTHER), length=2), TableVerifier(THIRD), length=3
-    )
+    ),
+    samples=10_000,
 )

@@ -1,13 +1,15 @@
 """Every point-mass drafter gives plain decoding's text, on every kind of decoder, at any temperature and batch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from doubles import Empty, SelfDraft
 from harness import DRAFTERS, GAMMA, PROMPTS, generate, params, plain, requests, texts, truth
 from tiny_models import FAMILIES, SLIDING, WINDOW, rounding, tiny_model
 
-from quasar.core.types import Draft
 from quasar.core.session import Session
+from quasar.core.types import Draft
 from quasar.drafters.none import NoDraft
 
 BATCHES = {"one": ("looping",), "ragged": ("looping", "single", "long")}
@@ -97,8 +99,8 @@ def test_the_random_tree_is_accepted_along_branches_that_do_not_lie_next_to_each
     names, sampling = BATCHES["ragged"], params(0.0, max_new_tokens=32)
     known = truth("llama-gqa", names, sampling)
     drafted = generate("llama-gqa", DRAFTERS["tree"](known), requests(names, sampling))
-    branched = [step for done in drafted for step in done.steps if step.accepted[0] and step.depths[0] < step.drafted[0]]
-    assert len(branched) > 5
+    steps = [step for done in drafted for step in done.steps]
+    assert sum(step.accepted[0] > 0 and step.depths[0] < step.drafted[0] for step in steps) > 5
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
@@ -205,8 +207,6 @@ def test_rows_with_different_parameters_share_a_batch():
 
 
 def test_two_samples_of_one_prompt_differ_and_each_is_its_own_plain_text():
-    from dataclasses import replace
-
     wanted = [replace(requests(("looping",), params(1.0))[0], sample_index=index) for index in range(3)]
     alone = [generate("llama-gqa", NoDraft(), [request])[0].token_ids for request in wanted]
     assert len(set(alone)) == 3

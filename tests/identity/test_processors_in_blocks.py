@@ -1,6 +1,7 @@
 """Logits processors act at every place of a block, and each place sees the prefix that it would have had alone."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ class NoBigramTwice:
 
     def __call__(self, prefix, logits):
         ids = prefix[0].tolist()
-        seen = [after for before, after in zip(ids, ids[1:], strict=False) if before == ids[-1]]
+        seen = [after for before, after in pairwise(ids) if before == ids[-1]]
         return logits.index_fill(1, torch.tensor(seen, dtype=torch.int64), -torch.inf)
 
 
@@ -82,14 +83,11 @@ def test_a_processor_is_asked_about_every_place_of_a_block():
 @drafters
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_processor_of_the_prefix_sees_the_drafts_before_its_place(drafter, temperature):
-    wanted = [
-        replace(each, processors=(NoBigramTwice(),)) for each in requests(RAGGED, params(temperature, max_new_tokens=30))
-    ]
+    sampling = params(temperature, max_new_tokens=30)
+    wanted = [replace(each, processors=(NoBigramTwice(),)) for each in requests(RAGGED, sampling)]
     plainly = texts(generate("llama-gqa", NoDraft(), wanted))
     known = dict(zip(RAGGED, plainly, strict=True))
     assert texts(generate("llama-gqa", DRAFTERS[drafter](known), wanted)) == plainly
     for name, ids in known.items():
-        whole = [*PROMPTS[name], *ids]
-        pairs = list(zip(whole, whole[1:], strict=False))
-        new = pairs[len(PROMPTS[name]) - 1 :]
+        new = list(pairwise([*PROMPTS[name], *ids]))[len(PROMPTS[name]) - 1 :]
         assert len(set(new)) == len(new)

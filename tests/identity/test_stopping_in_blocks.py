@@ -44,7 +44,7 @@ def test_eos_ends_the_text_at_every_place_of_a_block(place, temperature, drafter
 def test_eos_of_one_row_leaves_the_others_going(drafter, temperature):
     sampling = params(temperature)
     known = truth(FAMILY, RAGGED, sampling)
-    for place in PLACES:
+    for place in PLACES[::2]:
         eos = tuple({known["long"][place], known["single"][place // 2]})
         drafted = generate(FAMILY, DRAFTERS[drafter](known), requests(RAGGED, sampling, eos), eos)
         assert outcomes(drafted) == outcomes(plain(FAMILY, RAGGED, sampling, eos))

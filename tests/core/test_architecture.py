@@ -1,0 +1,149 @@
+"""Who may import whom, and how long things may be; read from the sources, nothing is run."""
+
+import ast
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "quasar"
+KINDS = ("drafters", "verifiers", "acceptors")
+MAX_FILE, MAX_FUNCTION, MAX_CONTRACT_METHOD = 250, 60, 45
+GENERATED = {".git", ".venv", "build", "dist", "runs", "__pycache__"}
+TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".cfg", ".json", ".jsonl", ".sh", "", ".typed"}
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> set[str]:
+    """Return every module that a file imports, at whatever depth of its code."""
+    found = set()
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module_name(path).split(".")
+            package = package if path.name == "__init__.py" else package[:-1]
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from quasar import drafters` imports the package that it names
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def within(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def functions(path: Path):
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node, node.end_lineno - node.lineno + 1
+
+
+def importers(library: str) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in SOURCES if any(within(name, library) for name in imports(path))}
+
+
+# --- imports ----------------------------------------------------------------------------------------------------------
+
+
+def test_core_imports_no_component_and_nothing_of_compare():
+    forbidden = tuple(f"quasar.{part}" for part in (*KINDS, "compare", "cli"))
+    found = {
+        f"{module_name(path)} imports {name}"
+        for path in SOURCES
+        if within(module_name(path), "quasar.core")
+        for name in imports(path)
+        if within(name, *forbidden)
+    }
+    assert not found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_component_imports_only_core_and_torch_and_its_own_subpackage(kind):
+    allowed = ("quasar.core", "torch", "pydantic", *sys.stdlib_module_names)
+    found = set()
+    for path in (PACKAGE / kind).rglob("*.py"):
+        own = tuple(f"quasar.{kind}.{folder.name}" for folder in (PACKAGE / kind).iterdir() if folder.is_dir())
+        optional = ("torchao",) if "torchao" in path.stem else ()  # one file may, see below
+        found |= {
+            f"{module_name(path)} imports {name}"
+            for name in imports(path)
+            if not within(name, *allowed, *own, *optional) and name not in ("", f"quasar.{kind}")
+        }
+    assert not found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_component_does_not_import_another(kind):
+    files = {f"quasar.{kind}.{path.stem}" for path in (PACKAGE / kind).glob("*.py") if path.stem != "__init__"}
+    for path in (PACKAGE / kind).glob("*.py"):
+        assert not imports(path) & files
+
+
+def test_transformers_is_imported_below_core_hf_only():
+    assert importers("transformers")
+    assert all(name.startswith("quasar/core/hf/") for name in importers("transformers"))
+
+
+@pytest.mark.parametrize("library", ["torchao", "pluggy"])
+def test_a_library_is_imported_in_one_file(library):
+    assert len(importers(library)) == 1
+
+
+def test_core_imports_no_third_party_package_that_is_not_declared():
+    declared = ("torch", "transformers", "pluggy", "pydantic", "yaml", "safetensors", "gguf", "tqdm", "packaging")
+    found = defaultdict(set)
+    for path in SOURCES:
+        for name in imports(path):
+            if not within(name, "quasar", "torchao", "numpy", "__future__", *declared, *sys.stdlib_module_names):
+                found[name].add(module_name(path))
+    assert not found
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_file_is_too_long():
+    long = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in SOURCES}
+    assert not {name: lines for name, lines in long.items() if lines > MAX_FILE}
+
+
+def test_no_function_is_too_long():
+    long = {f"{module_name(path)}.{node.name}": lines for path in SOURCES for node, lines in functions(path)}
+    assert not {name: lines for name, lines in long.items() if lines > MAX_FUNCTION}
+
+
+def test_the_method_of_a_contract_fits_one_screen():
+    long = {
+        f"{module_name(path)}.{node.name}": lines
+        for path in SOURCES
+        for node, lines in functions(path)
+        if node.name in ("propose", "verify", "accept") and lines > MAX_CONTRACT_METHOD
+    }
+    assert not long
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_file_names_a_folder_of_the_machine_it_was_written_on():
+    roots = tuple("/" + name for name in ("work/", "root/", "home/", "tmp/hw"))  # spelt so that this file is clean
+    found = set()
+    for path in ROOT.rglob("*"):
+        parts = path.relative_to(ROOT).parts
+        if any(part in GENERATED or part.endswith(("_cache", ".egg-info")) or part == ".hypothesis" for part in parts):
+            continue
+        if path.is_file() and path.suffix in TEXT:
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found |= {f"{path.relative_to(ROOT)}: {root}" for root in roots if root in text}
+    assert not found
