@@ -26,8 +26,10 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     try:
-        parser = _parser()
-        arguments = parser.parse_args(argv)
+        from quasar.core.plugins import load_registry
+
+        registry = load_registry()
+        arguments = _parser(registry).parse_args(argv, argparse.Namespace(registry=registry))
         arguments.run(arguments)
     except QuasarError as error:
         print(f"quasar: error: {error}", file=sys.stderr)
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(registry: Any) -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="quasar", description="Composable speculative decoding.", epilog=_EXAMPLES, formatter_class=raw
@@ -53,9 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_ls(commands)
     _add_models(commands)
-    from quasar.core.plugins import load_registry
-
-    load_registry().add_commands(commands)
+    registry.add_commands(commands)
     return parser
 
 
@@ -181,10 +181,8 @@ def _statistics(generation: Any) -> str:
 
 
 def _ls(arguments: argparse.Namespace) -> None:
-    from quasar.core.plugins import load_registry
-
     kind = arguments.kind.removesuffix("s") if arguments.kind else None
-    listed = load_registry().listing(kind)
+    listed = arguments.registry.listing(kind)
     if arguments.json:
         print(json.dumps([asdict(item) for item in listed], indent=2))
         return
@@ -196,9 +194,8 @@ def _ls(arguments: argparse.Namespace) -> None:
 
 def _pull(arguments: argparse.Namespace) -> None:
     from quasar.core.errors import did_you_mean
-    from quasar.core.plugins import load_registry
 
-    registry = load_registry()
+    registry = arguments.registry
     model = registry.model(arguments.name)
     if model is None:
         names = [item.name for item in registry.listing("model")]

@@ -2,76 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-from quasar.core.sampling import SamplingParams
+from quasar.core import laws
+from quasar.core.rows import LogitsProcessor, Row, TokenView
 from quasar.core.streams import Streams
 from quasar.core.types import Draft, Verification
 
+__all__ = ["Context", "LogitsProcessor", "Row", "TokenView"]
+
 State = TypeVar("State")
-
-
-class LogitsProcessor(Protocol):
-    """A pure function of a prefix and the logits after it.
-
-    ``needs_prefix`` is False for a processor that looks at the logits alone; those run once for all slots.
-    """
-
-    needs_prefix: bool
-
-    def __call__(self, prefix: Tensor, logits: Tensor) -> Tensor:
-        """Return processed logits ``[n, vocab]`` for prefixes ``[n, length]``."""
-        ...
-
-
-class TokenView(Sequence[int]):
-    """A growing list of token ids that cannot be changed through this view; slices are new lists."""
-
-    __slots__ = ("_ids",)
-
-    def __init__(self, ids: list[int]) -> None:
-        self._ids = ids
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        return self._ids[index]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._ids)
-
-    def __repr__(self) -> str:
-        return f"TokenView({self._ids})"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One request of the batch.
-
-    Attributes:
-        token_ids: committed ids, prompt and output; the last one is slot 0 of the next draft.
-        prompt_length: how many of them are the prompt.
-        prompt_id: names the prompt; with the seed and ``sample_index`` it selects the random streams.
-        sample_index: which of several samples of this prompt.
-        sampling: the request's own parameters.
-        processors: the logits processors that those parameters ask for, in order.
-    """
-
-    token_ids: TokenView
-    prompt_length: int
-    prompt_id: str
-    sample_index: int
-    sampling: SamplingParams
-    processors: tuple[LogitsProcessor, ...] = ()
 
 
 @dataclass(slots=True)
@@ -110,12 +55,8 @@ class Context:
 
     def committed(self) -> Tensor:
         """Return the committed length of every row, ``[batch]`` int64."""
-        from torch import tensor
-
-        return tensor([len(row.token_ids) for row in self.rows])
+        return torch.tensor([len(row.token_ids) for row in self.rows])
 
     def law(self, logits: Tensor, draft: Draft) -> Tensor:
         """Turn logits into laws; the one function for both sides, see ``quasar.core.laws.law``."""
-        from quasar.core.laws import law
-
-        return law(logits, draft, self.rows)
+        return laws.law(logits, draft, self.rows)

@@ -31,7 +31,7 @@ def quasar_acceptors() -> Iterable[type[Acceptor]]:  # type: ignore[empty-body]
 
 
 def quasar_models() -> Iterable[Any]:  # type: ignore[empty-body]
-    """Return built-in models (objects with ``name``, ``summary`` and ``fetch(progress) -> folder``)."""
+    """Return built-in models (objects with ``name``, ``summary`` and ``fetch(quiet) -> folder``)."""
 
 
 def quasar_commands(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quasar.core import trees
-from quasar.core.context import Row
+from quasar.core.rows import Row
 from quasar.core.types import Draft
 
 
@@ -39,7 +39,8 @@ def law(logits: Tensor, draft: Draft, rows: Sequence[Row]) -> Tensor:
     groups: dict[object, list[int]] = {}
     for index, row in enumerate(rows):
         alone = any(processor.needs_prefix for processor in row.processors)
-        groups.setdefault(index if alone else (row.processors, row.sampling.temperature), []).append(index)
+        shared = (*map(id, row.processors), row.sampling.temperature)  # by identity: a processor need not be hashable
+        groups.setdefault(index if alone else shared, []).append(index)
     if len(groups) == 1:
         return _process(scores, draft, rows[0], 0)
     result = torch.empty_like(scores)

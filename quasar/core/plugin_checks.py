@@ -49,8 +49,8 @@ def _model_fault(model: object) -> str | None:
     if not isinstance(getattr(model, "summary", None), str):
         return f"a built-in model needs a `summary`, {_class_name(model)} has none"
     fetch = getattr(model, "fetch", None)
-    if not (callable(fetch) and _takes(fetch, 1)):
-        return f"a built-in model needs a method fetch(progress) that returns a folder, {_class_name(model)} has none"
+    if not (callable(fetch) and _takes(fetch, quiet=True)):
+        return f"a built-in model needs a method fetch(quiet) that returns a folder, {_class_name(model)} has none"
     return None
 
 
@@ -66,7 +66,7 @@ def _method_fault(base: type[Component], component: type[Component]) -> str | No
             asked = f"the contract is {_signature(name, contract)}"
             if not callable(override):
                 return f"class {component.__name__} has {name} = {override!r}; {asked}"
-            if not _takes(override, _arguments(component, name, contract)):
+            if not _takes(override, *[None] * _arguments(component, name, contract)):
                 return f"class {component.__name__} has {_signature(name, override)}; {asked}"
     return None
 
@@ -105,14 +105,14 @@ def _arguments(component: type, name: str, contract: Any) -> int:
     return count if is_plain else count - 1
 
 
-def _takes(function: Any, arguments: int) -> bool:
-    """Say whether ``function`` can be called with so many positional arguments; extra optional ones are harmless."""
+def _takes(function: Any, *arguments: object, **options: object) -> bool:
+    """Say whether ``function`` can be called like this; optional parameters beyond that are harmless."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return True  # some compiled functions have no signature to read
     try:
-        signature.bind(*[None] * arguments)
+        signature.bind(*arguments, **options)
     except TypeError:
         return False
     return True

@@ -7,7 +7,7 @@ Everything here is frozen. **Slots** are the index that all of them share: slot 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -189,6 +189,14 @@ class StepRecord:
     seconds_verify: float
     seconds_accept: float
     level: int = 0
+
+    def of_row(self, row: int) -> StepRecord:
+        """Return the part that concerns one request."""
+        if len(self.committed) == 1:
+            return self
+        counts = (self.drafted, self.depths, self.accepted, self.committed)
+        drafted, depths, accepted, committed = ((values[row],) for values in counts)
+        return replace(self, drafted=drafted, depths=depths, accepted=accepted, committed=committed)
 
 
 @dataclass(frozen=True, slots=True)

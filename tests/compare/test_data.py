@@ -60,8 +60,9 @@ def test_task_wins_over_category(tmp_path):
 
 
 def test_an_empty_task_becomes_the_name_of_the_file(tmp_path):
-    path = write(tmp_path, {**GOOD, "category": ""}, name="alpaca.jsonl")
-    assert [question.task for question in load_questions(str(path))] == ["alpaca"]
+    rows = [{**GOOD, "question_id": i, "category": task} for i, task in enumerate(["", " \t", " code "])]
+    path = write(tmp_path, *rows, name="alpaca.jsonl")
+    assert [question.task for question in load_questions(str(path))] == ["alpaca", "alpaca", "code"]
 
 
 def test_nested_references_are_flattened(tmp_path):
@@ -153,6 +154,7 @@ LINES = [
     ('"hello"', "expected a JSON object, got a text"),
     ({"category": "a", "turns": ["x"]}, "key question_id is missing; add it to the object. Available: category,"),
     ({"id": 1, "category": "a", "turns": ["x"]}, "but there is 'id'. Did you mean 'question_id'?"),
+    ({"ID": 1, "category": "a", "turns": ["x"]}, "but there is 'ID'. Did you mean 'question_id'?"),
     ({"question_id": 1, "turns": ["x"]}, "key category or task is missing; add it"),
     ({"question_id": 1, "tasks": "a", "turns": ["x"]}, "but there is 'tasks'. Did you mean 'task'?"),
     ({"question_id": 1, "Category": "a", "turns": ["x"]}, "but there is 'Category'. Did you mean 'category'?"),

@@ -152,11 +152,11 @@ def test_ratios_follow_their_definitions():
 
 
 def test_weighted_and_mean_of_prompts_differ_as_defined():
-    """A long answer that gains nothing and a short one that gains fourfold."""
-    baseline = [sample(1, steps=900, seconds_decode=90.0), sample(2, steps=100, seconds_decode=10.0)]
-    method = [sample(1, steps=900, seconds_decode=90.0), sample(2, steps=25, committed=100, seconds_decode=2.5)]
-    assert speedup(method, baseline) == pytest.approx((1000 / 92.5) / 10)
-    assert speedup_mean_of_prompts(method, baseline) == pytest.approx((10 + 40) / 2 / 10)
+    """A long answer that gains nothing, a short one that gains fourfold; and no mean of the two ratios (2.5)."""
+    baseline = [sample(1, steps=900, seconds_decode=90.0), sample(2, steps=100, seconds_decode=5.0)]
+    method = [sample(1, steps=900, seconds_decode=90.0), sample(2, steps=25, committed=100, seconds_decode=1.25)]
+    assert speedup(method, baseline) == pytest.approx((1000 / 91.25) / (1000 / 95))
+    assert speedup_mean_of_prompts(method, baseline) == pytest.approx((10 + 80) / (10 + 20))
 
 
 def test_mean_of_prompts_pools_the_turns_of_a_question():

@@ -47,7 +47,7 @@ class Tiny:
     name = "tiny"
     summary = "A tiny model."
 
-    def fetch(self, progress):
+    def fetch(self, quiet=False):
         raise NotImplementedError
 
 

@@ -106,11 +106,11 @@ FAULTS = {
         lambda: type("X", (Verifier,), {"name": "x", "verify": Fine.verify}),
         "class X cannot state its traits: AttributeError: type object 'X' has no attribute 'precision'",
     ),
-    "model fetch": ("model", lambda: named(Tiny, "x", fetch=None)(), "needs a method fetch(progress)"),
+    "model fetch": ("model", lambda: named(Tiny, "x", fetch=None)(), "needs a method fetch(quiet)"),
     "model fetch arguments": (
         "model",
         lambda: named(Tiny, "x", fetch=lambda self: 1)(),
-        "needs a method fetch(progress)",
+        "needs a method fetch(quiet)",
     ),
     "model summary": ("model", lambda: named(Tiny, "x", summary=None)(), "a built-in model needs a `summary`, X has"),
     "model name": ("model", lambda: named(Tiny, "")(), "a built-in model needs a `name`"),

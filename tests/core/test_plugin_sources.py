@@ -116,7 +116,8 @@ class TestFiles:
         monkeypatch.chdir(tmp_path)
         assert len(load_registry([path, path.relative_to(tmp_path)], sources=[]).listing()) == 1
 
-    def test_an_edit_takes_effect_at_once_and_leaves_no_bytecode(self, tmp_path):
+    def test_an_edit_takes_effect_at_once_and_leaves_no_bytecode(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "dont_write_bytecode", False)
         load_registry([write(tmp_path, LOCAL)], sources=[])
         registry = load_registry([write(tmp_path, LOCAL.replace('"local"', '"loc4l"'))], sources=[])
         assert registry.find("drafter", "loc4l").name == "loc4l"

@@ -72,8 +72,12 @@ class TestHooks:
         def quasar_run_started(resolved):
             seen.append(resolved)
 
-        registry_of(plugin(quasar_run_started)).run_started({"model": "tiny"})
-        assert seen == [{"model": "tiny"}]
+        def without_argument():
+            seen.append("told")
+
+        without_argument.__name__ = "quasar_run_started"
+        registry_of(plugin(quasar_run_started), plugin(without_argument)).run_started({"model": "tiny"})
+        assert seen == ["told", {"model": "tiny"}]
 
     def test_hook_quasar_run_finished(self):
         seen = []

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from ring import TARGET, World, follows_the_target
-from test_whole_text_law import CHAIN, DRAFT, OTHER, POINT_FIRST, TWO_A_LEVEL
-from toys import PROMPT, NestedPipeline, TableVerifier, TreeDrafter
+from ring import World, follows_the_target
 from torch import Tensor
+from toys import PROMPT, NestedPipeline, TableVerifier, TreeDrafter
+from worlds import CHAIN, DRAFT, OTHER, POINT_FIRST, TARGET, TWO_A_LEVEL
 
 from quasar.core.hf.processors import build_processors
 from quasar.core.sampling import SamplingParams

@@ -1,8 +1,8 @@
 """Table language models and drafters over them, vectorised over the rows of a batch.
 
-A table language model has three or four tokens, and its next-token logits are a function of the last two tokens. The law
-of whole texts can then be enumerated, and one call of the real engine yields thousands of samples: every row is the
-same prompt with another ``sample_index``.
+A table language model has three or four tokens, and its next-token logits are a function of the last two tokens. The
+law of whole texts can then be enumerated, and one call of the real engine yields thousands of samples: every row is
+the same prompt with another ``sample_index``.
 
 A drafter is described by *twigs*, numbered from 1 in the order in which they are drawn and tried, level by level.
 """
@@ -44,7 +44,7 @@ def last_two(context: Context) -> Tensor:
 
 
 def at_slots(table: Tensor, last: Tensor, draft: Draft) -> Tensor:
-    """What the table says after every slot, ``last`` being the last two committed tokens. ``[batch, nodes + 1, vocab]``"""
+    """What the table says after every slot, given the last two committed tokens. ``[batch, nodes + 1, vocab]``"""
     tokens = torch.cat([last[:, 1:], draft.token_ids], dim=1)
     before = torch.cat([last[:, :1], tokens.gather(1, draft.parents)], dim=1)
     return table[before, tokens]
@@ -247,7 +247,9 @@ def requests(
     return [Request(prompt, sampling, "toy", sample, processors) for sample in samples]
 
 
-def texts(drafter: Drafter, verifier: Verifier, acceptor: Acceptor, batch: list[Request], eos: int | None) -> list[Text]:
+def texts(
+    drafter: Drafter, verifier: Verifier, acceptor: Acceptor, batch: list[Request], eos: int | None
+) -> list[Text]:
     """What the real engine commits for a batch."""
     engine = Engine(drafter, verifier, acceptor, eos_ids=() if eos is None else (eos,))
     return [done.token_ids for done in engine.generate(batch)]

@@ -196,10 +196,15 @@ def test_torchao_that_does_nothing_is_noticed(monkeypatch):
 
 
 @needs_torchao
-def test_torchao_with_one_scale_per_tensor_is_refused(monkeypatch):
+@pytest.mark.parametrize("other", ["one scale per tensor", "weights only"])
+def test_torchao_that_quantises_otherwise_is_refused(monkeypatch, other):
     library = torchao_file._torchao()
     quantize = library.quantize_
-    per_tensor = library.Int8DynamicActivationInt8WeightConfig(granularity=library.PerTensor())
-    monkeypatch.setattr(library, "quantize_", lambda linear, _: quantize(linear, per_tensor))
+    config = (
+        library.Int8WeightOnlyConfig(set_inductor_config=False)
+        if other == "weights only"
+        else library.Int8DynamicActivationInt8WeightConfig(granularity=library.PerTensor(), set_inductor_config=False)
+    )
+    monkeypatch.setattr(library, "quantize_", lambda linear, _: quantize(linear, config))
     with pytest.raises(ConfigError, match="does not quantise activations per row"):
         convert(FakeModel(), "torchao")

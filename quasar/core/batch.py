@@ -1,0 +1,180 @@
+"""A running batch: what is committed, when each request ends, and what every step did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from quasar.core import trees
+from quasar.core.components import Verifier
+from quasar.core.context import Context
+from quasar.core.errors import CapacityError, ConfigError, ContractError
+from quasar.core.rows import LogitsProcessor, Row, TokenView
+from quasar.core.sampling import SamplingParams
+from quasar.core.stopping import StopRule
+from quasar.core.streams import Streams
+from quasar.core.types import Acceptance, Generation, StepRecord, Verification
+
+Commit = tuple[int, list[int]]
+"""A row, and the ids that are final by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One text to continue.
+
+    Attributes:
+        prompt_ids: at least one id.
+        sampling: the request's parameters.
+        prompt_id: names the prompt in the random streams.
+        sample_index: which of several samples of it.
+        processors: logits processors, already built from ``sampling``.
+    """
+
+    prompt_ids: Sequence[int]
+    sampling: SamplingParams
+    prompt_id: str = ""
+    sample_index: int = 0
+    processors: tuple[LogitsProcessor, ...] = ()
+
+
+class Batch:
+    """The mutable side of a running batch; components see it through ``context``.
+
+    Attributes:
+        context: what components get.
+
+    Args:
+        requests: the texts to continue.
+        verifier: says how long a text may get, and what it holds for these requests.
+        eos_ids: ids that end a text.
+        decode: ids to text, for stop strings.
+        level: 0 for the outermost pipeline.
+
+    Raises:
+        CapacityError: a prompt leaves no room in the model.
+        ConfigError: a prompt is empty.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        verifier: Verifier,
+        eos_ids: Sequence[int],
+        decode: Callable[[Sequence[int]], str] | None,
+        level: int,
+    ) -> None:
+        self._verifier = verifier
+        max_length = verifier.max_length()
+        for request in requests:
+            _check_prompt(request, max_length)
+        self._ids = [list(request.prompt_ids) for request in requests]
+        self._prompts = [len(ids) for ids in self._ids]
+        self._rules = [
+            StopRule(request.sampling, eos_ids, length, max_length, decode)
+            for request, length in zip(requests, self._prompts, strict=True)
+        ]
+        self._reasons: list[str | None] = [None] * len(requests)
+        self._records: list[list[StepRecord]] = [[] for _ in requests]
+        self._columns = 0
+        rows = tuple(
+            Row(TokenView(ids), len(ids), r.prompt_id, r.sample_index, r.sampling, r.processors)
+            for ids, r in zip(self._ids, requests, strict=True)
+        )
+        streams = Streams([(r.sampling.seed, r.prompt_id, r.sample_index) for r in requests])
+        self.context = Context(rows, streams, level)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every request has ended."""
+        return all(self._reasons)
+
+    def budget(self) -> tuple[int, ...]:
+        """Longest useful draft per row: one place of what is left belongs to the correction or bonus token."""
+        return tuple(
+            0 if reason else rule.limit - (len(ids) - prompt) - 1
+            for reason, rule, ids, prompt in zip(self._reasons, self._rules, self._ids, self._prompts, strict=True)
+        )
+
+    def commit(self, verification: Verification, acceptance: Acceptance, acceptor: str) -> list[Commit]:
+        """Append what was accepted, as far as the stop rules let it.
+
+        Args:
+            verification: of this step; components see it in the next one.
+            acceptance: of this step.
+            acceptor: name of the component that returned it.
+
+        Raises:
+            ContractError: the acceptance is not a path of the draft.
+        """
+        self.context.verification = verification
+        tokens = verification.draft.token_ids.tolist()
+        paths, counts, last = acceptance.path.tolist(), acceptance.num_accepted.tolist(), acceptance.next_token.tolist()
+        commits = []
+        for row in [row for row, reason in enumerate(self._reasons) if reason is None]:
+            if not 0 <= counts[row] <= len(paths[row]):
+                raise ContractError(
+                    f"acceptor '{acceptor}' accepted {counts[row]} tokens on a path of {len(paths[row])}."
+                )
+            new = [tokens[row][slot - 1] for slot in paths[row][: counts[row]]] + [last[row]]
+            keep, self._reasons[row] = self._rules[row].cut(self._ids[row][self._prompts[row] :], new)
+            self._ids[row].extend(new[:keep])
+            commits.append((row, new[:keep]))
+        return commits
+
+    def record(
+        self,
+        acceptance: Acceptance,
+        commits: Sequence[Commit],
+        is_prefill: bool,
+        seconds: tuple[float, float, float],
+    ) -> StepRecord:
+        """Write the step down: counts of what was committed, not of what might have been.
+
+        Args:
+            acceptance: of this step.
+            commits: what ``commit`` returned.
+            is_prefill: whether the step read the prompt.
+            seconds: of drafting, verifying, and accepting with committing.
+        """
+        verification = self.context.verification
+        assert verification is not None
+        batch, draft = self.context.batch, verification.draft
+        depths, nodes = trees.longest_paths(draft), draft.num_nodes.tolist()
+        counts = acceptance.num_accepted.tolist()
+        kept = {row: len(ids) for row, ids in commits}
+        columns = self._verifier.rows_forwarded(self.context)
+        record = StepRecord(
+            is_prefill,
+            tuple(nodes[row] if row in kept else 0 for row in range(batch)),
+            tuple(depths[row] if row in kept else 0 for row in range(batch)),
+            tuple(min(counts[row], kept.get(row, 0)) for row in range(batch)),
+            tuple(kept.get(row, 0) for row in range(batch)),
+            columns - self._columns,
+            *seconds,
+            self.context.level,
+        )
+        self._columns = columns
+        for row, _ in commits:
+            self._records[row].append(record.of_row(row))
+        return record
+
+    def generations(self) -> list[Generation]:
+        """Return what became of every request."""
+        held = self._verifier.peak_bytes(self.context)
+        return [
+            Generation(tuple(ids[prompt:]), str(reason), tuple(records), held)
+            for ids, prompt, reason, records in zip(
+                self._ids, self._prompts, self._reasons, self._records, strict=True
+            )
+        ]
+
+
+def _check_prompt(request: Request, max_length: int | None) -> None:
+    if not request.prompt_ids:
+        raise ConfigError(f"prompt '{request.prompt_id}' has no tokens; give it at least one.")
+    if max_length is not None and len(request.prompt_ids) >= max_length:
+        raise CapacityError(
+            f"prompt '{request.prompt_id}' has {len(request.prompt_ids)} tokens, and the model holds {max_length} "
+            "with at least one new one; shorten the prompt or take another model."
+        )

@@ -1,0 +1,113 @@
+"""Statistics of the conformance kit: do tokens follow the laws that are claimed for them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+SMALLEST_P = 1e-6
+"""Below this probability a deviation is no accident."""
+
+_SMALLEST_CELL = 5.0
+
+Cells = tuple[Sequence[float], Sequence[float]]
+"""Observed and expected counts of the cells of one group."""
+
+
+def chi_square(groups: Iterable[Cells]) -> float:
+    """Return the probability of a deviation at least as large as the one observed, by Pearson's chi-square.
+
+    Cells with a small expected count are pooled within their group. Draws of one group need not have one law: the
+    test then errs on the side of finding nothing.
+
+    Args:
+        groups: cells of independent groups.
+
+    Returns:
+        0.0 if something was observed that cannot happen, 1.0 if there is nothing to test.
+    """
+    statistic, freedom = 0.0, 0
+    for observed, expected in groups:
+        if any(seen and not wanted for seen, wanted in zip(observed, expected, strict=True)):
+            return 0.0
+        cells = _pool(observed, expected)
+        statistic += sum((seen - wanted) ** 2 / wanted for seen, wanted in cells)
+        freedom += max(len(cells) - 1, 0)
+    if not freedom:
+        return 1.0
+    halves = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(halves[0], halves[1]))
+
+
+def _pool(observed: Sequence[float], expected: Sequence[float]) -> list[tuple[float, float]]:
+    """Join cells, rarest first, until each has a sufficient expected count."""
+    pooled: list[tuple[float, float]] = []
+    seen = wanted = 0.0
+    for count, share in sorted(zip(observed, expected, strict=True), key=lambda cell: cell[1]):
+        seen, wanted = seen + count, wanted + share
+        if wanted >= _SMALLEST_CELL:
+            pooled.append((seen, wanted))
+            seen = wanted = 0.0
+    if pooled and wanted:
+        pooled[-1] = (pooled[-1][0] + seen, pooled[-1][1] + wanted)
+    return pooled
+
+
+def draws_against_laws(tokens: Sequence[int], laws: Sequence[Sequence[float]]) -> float:
+    """Test tokens against the laws that each is said to be drawn from; equal laws make a group."""
+    groups: dict[tuple[float, ...], tuple[list[float], list[float]]] = {}
+    for token, law in zip(tokens, laws, strict=True):
+        key = tuple(round(share, 5) for share in law)
+        observed, expected = groups.setdefault(key, ([0.0] * len(law), [0.0] * len(law)))
+        observed[token] += 1
+        for index, share in enumerate(law):
+            expected[index] += share
+    return chi_square(groups.values())
+
+
+def texts_against_law(texts: Tensor, transition: Tensor, last: int) -> float:
+    """Test whole texts against a model whose next token depends on the last one only.
+
+    Two tests: of whole texts, and of every place given the token before it. The second is the sharper one, the first
+    sees what goes wrong between places.
+
+    Args:
+        texts: ``[samples, length]`` int64.
+        transition: law after each token, ``[vocab, vocab]`` float64.
+        last: the token before the texts.
+
+    Returns:
+        The smaller probability of the two.
+    """
+    samples, length = texts.shape
+    vocab = transition.shape[0]
+    before = torch.cat([torch.full((samples, 1), last), texts[:, :-1]], dim=1)
+    places = []
+    for place in range(length):
+        seen = torch.bincount(before[:, place] * vocab + texts[:, place], minlength=vocab**2).view(vocab, vocab)
+        expected = seen.sum(dim=1, keepdim=True) * transition
+        places += list(zip(seen.tolist(), expected.tolist(), strict=True))
+    shares = transition[last]  # law of the first token, then of the first two, …
+    codes = texts[:, 0]
+    for place in range(1, length):
+        shares = (shares.view(-1, vocab)[:, :, None] * transition).reshape(-1)
+        codes = codes * vocab + texts[:, place]
+    observed = torch.bincount(codes, minlength=shares.numel())
+    return min(chi_square(places), chi_square([(observed.tolist(), (shares * samples).tolist())]))
+
+
+def independence(rows: Sequence[int], columns: Sequence[int]) -> float:
+    """Test whether two numbers that are observed together are independent."""
+    total = len(rows)
+    heights, widths = sorted(set(rows)), sorted(set(columns))
+    if len(heights) < 2 or len(widths) < 2:
+        return 1.0
+    pairs = list(zip(rows, columns, strict=True))
+    groups = []
+    for height in heights:
+        share = rows.count(height) / total
+        observed = [float(pairs.count((height, width))) for width in widths]
+        groups.append((observed, [columns.count(width) * share for width in widths]))
+    return chi_square(groups)  # one group too many for its degrees of freedom: errs on the side of finding nothing
