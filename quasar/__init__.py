@@ -8,7 +8,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "load_pipeline": "quasar.core.pipeline",
+    "load_pipeline": "quasar.core.load",
     "Pipeline": "quasar.core.pipeline",
     "SamplingParams": "quasar.core.sampling",
     "Drafter": "quasar.core.components",

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 @hookimpl
 def quasar_drafters() -> Iterable[type[Drafter]]:
     """Return the built-in drafters."""
+    from quasar.drafters.bigram import Bigram
     from quasar.drafters.ngram import Ngram
     from quasar.drafters.none import NoDraft
 
-    return [NoDraft, Ngram]
+    return [NoDraft, Ngram, Bigram]
 
 
 @hookimpl
@@ -35,10 +36,14 @@ def quasar_verifiers() -> Iterable[type[Verifier]]:
 @hookimpl
 def quasar_acceptors() -> Iterable[type[Acceptor]]:
     """Return the built-in acceptors."""
+    from quasar.acceptors.coupled import Coupled
     from quasar.acceptors.greedy import Greedy
+    from quasar.acceptors.relaxed import Relaxed
     from quasar.acceptors.stochastic import Stochastic
+    from quasar.acceptors.top_k_ratio import TopKRatio
+    from quasar.acceptors.typical import Typical
 
-    return [Stochastic, Greedy]
+    return [Stochastic, Greedy, Coupled, Relaxed, Typical, TopKRatio]
 
 
 @hookimpl

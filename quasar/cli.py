@@ -139,7 +139,8 @@ def _check(arguments: argparse.Namespace) -> None:
     run = _load(arguments)
     for arm in run.arms:
         parts = arm.composition
-        claim = f"exact with respect to {parts.exact_with_respect_to}" if parts.exact_with_respect_to else "relaxed"
+        claim = f"exact with respect to {parts.exact_with_respect_to or 'nothing'}"
+        claim = f"relaxed, {claim}" if parts.relaxed else claim
         mark = " (added as a baseline)" if arm.name in run.added else ""
         print(f"{arm.name}{mark}: {parts.drafter.name} → {parts.verifier.name} → {parts.acceptor.name}")
         print(f"  {claim}: {parts.reason}.")
@@ -148,7 +149,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _generate(arguments: argparse.Namespace) -> None:
     from quasar.core.config import apply_overrides, parse_yaml, validate
-    from quasar.core.pipeline import load_pipeline
+    from quasar.core.load import load_pipeline
     from quasar.core.sampling import SamplingParams
 
     sampling = validate(SamplingParams, apply_overrides({}, arguments.set), "--set")

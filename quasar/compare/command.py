@@ -11,12 +11,13 @@ from tqdm import tqdm
 
 from quasar.compare import report as reporting
 from quasar.compare.config import Run
-from quasar.compare.differences import add_gaps, find_differences
+from quasar.compare.differences import classify, find_differences
 from quasar.compare.environment import environment
 from quasar.compare.results import results
 from quasar.compare.runner import Conversations, check_lengths, run_all, warm_up
 from quasar.compare.store import RunFolder, SampleRecord
-from quasar.core.pipeline import Pipeline, choose_device
+from quasar.core.load import choose_device
+from quasar.core.pipeline import Pipeline
 
 
 def default_output(run: Run) -> Path:
@@ -75,7 +76,7 @@ def _finish(
     """Count, write and show."""
     different = find_differences(run, folder.samples)
     if run.sampling.temperature == 0:
-        add_gaps(different, run, folder.samples, pipelines, conversations)
+        classify(different, run, folder.samples, pipelines, conversations)
     descriptions = {name: pipeline.composition.verifier.describe() for name, pipeline in pipelines.items()}
     found = results(run, folder.samples, descriptions, different, environment(device))
     folder.write_results(found, reporting.report(found))

@@ -17,6 +17,9 @@ from quasar.compare.statistics import first_difference
 from quasar.compare.store import Key, SampleRecord
 from quasar.core.pipeline import Pipeline
 
+_WIDTHS = (2, 6, 1_000_000)
+"""Tokens at a time; the last is the whole output at once."""
+
 
 def find_differences(run: Run, samples: Mapping[Key, SampleRecord]) -> list[dict[str, Any]]:
     """Return every answer of an arm that differs, though by construction it should not, from its plain arm's.
@@ -43,19 +46,30 @@ def find_differences(run: Run, samples: Mapping[Key, SampleRecord]) -> list[dict
     return found
 
 
-def add_gaps(
+def classify(
     found: Sequence[dict[str, Any]],
     run: Run,
     samples: Mapping[Key, SampleRecord],
     pipelines: Mapping[str, Pipeline],
     conversations: Conversations,
 ) -> None:
-    """Add ``top_two_gap`` to every difference: logits of the plain arm's verifier, forwarded anew up to that place."""
+    """Add to every difference what it takes to tell a near-tie from a fault.
+
+    ``top_two_gap`` is the distance between the two largest logits of plain decoding at that place, ``drift`` the
+    largest change of a logit there when the common output is forwarded several tokens at a time instead of one by one,
+    and ``kind`` is ``near-tie`` where the drift can close the gap, else ``fault``.
+    """
     questions: dict[Any, Question] = {question.question_id: question for question in run.questions}
     for entry in found:
         keys = [(entry["question_id"], turn, entry["reference"], entry["repeat"]) for turn in range(entry["turn"] + 1)]
         answers = [samples[key].text for key in keys[:-1]]
         prompt = conversations.ids(questions[entry["question_id"]], answers)
         common = samples[keys[-1]].token_ids[: entry["position"]]
-        top = pipelines[entry["reference"]].next_logits([*prompt, *common]).topk(2).values
+        pipeline = pipelines[entry["reference"]]
+        alone = pipeline.teacher_force(prompt, common, 1)
+        top = alone.topk(2).values
         entry["top_two_gap"] = float(top[0] - top[1])
+        together = (pipeline.teacher_force(prompt, common, width) for width in _WIDTHS)
+        entry["drift"] = max(float((alone - other).abs().max()) for other in together)
+        # Two logits that move towards each other by the drift each close a gap of twice the drift.
+        entry["kind"] = "near-tie" if entry["top_two_gap"] <= 2 * entry["drift"] else "fault"

@@ -36,7 +36,7 @@ def _interval(entry: Mapping[str, Any]) -> str:
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    return entry["name"] + (" (relaxed)" if entry["relaxed"] else "")
+    return f"{entry['name']}{' (relaxed)' if entry['relaxed'] else ''}"
 
 
 _COLUMNS: tuple[Column, ...] = (
@@ -88,7 +88,8 @@ def exactness(results: Mapping[str, Any]) -> str:
     for entry in results["arms"]:
         if entry["task"] == OVERALL:
             claim = (
-                f"relaxed by acceptor '{entry['acceptor']}', exact with respect to nothing"
+                f"relaxed by acceptor '{entry['acceptor']}', exact with respect to "
+                f"{entry['exact_with_respect_to'] or 'nothing'}"
                 if entry["relaxed"]
                 else f"exact with respect to {entry['exact_with_respect_to']}"
             )
@@ -109,14 +110,16 @@ def differences(results: Mapping[str, Any]) -> str:
         return "Every arm that promises plain decoding's text gave it, token for token."
     rows = [
         [entry["arm"], str(entry["question_id"]), str(entry["turn"]), str(entry["repeat"]), str(entry["position"]),
-         " / ".join(map(str, entry["token_ids"])), _number(entry.get("top_two_gap"), ".4f")]
+         " / ".join(map(str, entry["token_ids"])), _number(entry.get("top_two_gap"), ".4f"),
+         _number(entry.get("drift"), ".4f"), entry.get("kind", "n/a")]
         for entry in found
     ]  # fmt: skip
-    head = ["arm", "question", "turn", "repeat", "position", "token / plain", "gap of top two logits"]
+    head = ["arm", "question", "turn", "repeat", "position", "token / plain", "gap", "drift", "kind"]
     return (
         "These answers leave the text of plain decoding with the same verifier. Several rows in one forward round\n"
-        "otherwise than one row alone; a small gap is such a near-tie, a large one would be a fault.\n\n"
-        + _grid(head, rows)
+        "otherwise than one row alone. `gap`: between plain decoding's two largest logits there; `drift`: how far a\n"
+        "logit moves there when the same output is forwarded 2, 6 or all tokens at a time; a near-tie is a gap that\n"
+        "the drift can close, anything else would be a fault.\n\n" + _grid(head, rows)
     )
 
 

@@ -82,7 +82,7 @@ def _entry(
             run, arm, run.arm(arm.reference), own, _of_task(by_arm[arm.reference], task)
         ),
         "exact_with_respect_to": parts.exact_with_respect_to,
-        "relaxed": parts.exact_with_respect_to is None,
+        "relaxed": parts.relaxed,
         "backend": description.get("backend"),
         "dtype": description.get("dtype"),
         "weight_bytes": description.get("weight_bytes"),

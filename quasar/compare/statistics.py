@@ -197,7 +197,7 @@ def ratio_ci95(
     if questions < 2:
         return None
     counts = np.random.default_rng(seed).multinomial(questions, np.full(questions, 1 / questions), size=resamples)
-    # Not a matrix product: BLAS may round equal columns differently, and an arm against itself must give exactly 1.
+    # Not a matrix product: BLAS does not promise to round equal columns alike, and an arm against itself is exactly 1.
     ours_above, ours_below, theirs_above, theirs_below = ((counts * row).sum(axis=1) for row in sums)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratios = (ours_above / ours_below) / (theirs_above / theirs_below)

@@ -48,7 +48,8 @@ class SampleRecord(Sample):
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SampleRecord:
         """Return the sample of a parsed line; raises ``TypeError`` for keys of another version."""
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        frozen: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        return cls(**frozen)
 
     @property
     def key(self) -> Key:
@@ -79,7 +80,7 @@ class RunFolder:
             elif not begun.is_file():
                 raise ConfigError(f"--output {path}: the folder is not empty and holds no run; choose another one.")
             elif not resume:
-                raise ConfigError(f"--output {path}: holds a run already; continue it with --resume, or choose another.")
+                raise ConfigError(f"--output {path}: holds a run already; use --resume, or another folder.")
             else:
                 _check_same(path, _read(begun)["configuration"], resolved)
         except OSError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from quasar.core import trees
 from quasar.core.components import Verifier
 from quasar.core.context import Context
@@ -50,6 +52,7 @@ class Batch:
         eos_ids: ids that end a text.
         decode: ids to text, for stop strings.
         level: 0 for the outermost pipeline.
+        coupled: drafts are drawn with the target's noise.
 
     Raises:
         CapacityError: a prompt leaves no room in the model.
@@ -63,6 +66,7 @@ class Batch:
         eos_ids: Sequence[int],
         decode: Callable[[Sequence[int]], str] | None,
         level: int,
+        coupled: bool = False,
     ) -> None:
         self._verifier = verifier
         max_length = verifier.max_length()
@@ -76,13 +80,14 @@ class Batch:
         ]
         self._reasons: list[str | None] = [None] * len(requests)
         self._records: list[list[StepRecord]] = [[] for _ in requests]
+        self._logprobs: list[list[float] | None] = [[] if r.sampling.logprobs else None for r in requests]
         self._columns = 0
         rows = tuple(
             Row(TokenView(ids), len(ids), r.prompt_id, r.sample_index, r.sampling, r.processors)
             for ids, r in zip(self._ids, requests, strict=True)
         )
         streams = Streams([(r.sampling.seed, r.prompt_id, r.sample_index) for r in requests])
-        self.context = Context(rows, streams, level)
+        self.context = Context(rows, streams, level, coupled)
 
     @property
     def finished(self) -> bool:
@@ -116,9 +121,13 @@ class Batch:
                 raise ContractError(
                     f"acceptor '{acceptor}' accepted {counts[row]} tokens on a path of {len(paths[row])}."
                 )
-            new = [tokens[row][slot - 1] for slot in paths[row][: counts[row]]] + [last[row]]
+            path = paths[row][: counts[row]]
+            new = [tokens[row][slot - 1] for slot in path] + [last[row]]
             keep, self._reasons[row] = self._rules[row].cut(self._ids[row][self._prompts[row] :], new)
             self._ids[row].extend(new[:keep])
+            found = self._logprobs[row]
+            if found is not None:
+                found += _log_probabilities(verification, row, [0, *path][:keep], new[:keep])
             commits.append((row, new[:keep]))
         return commits
 
@@ -163,11 +172,24 @@ class Batch:
         """Return what became of every request."""
         held = self._verifier.peak_bytes(self.context)
         return [
-            Generation(tuple(ids[prompt:]), str(reason), tuple(records), held)
-            for ids, prompt, reason, records in zip(
-                self._ids, self._prompts, self._reasons, self._records, strict=True
+            Generation(
+                tuple(ids[prompt:]), str(reason), tuple(records), held, None if found is None else tuple(found)
+            )
+            for ids, prompt, reason, records, found in zip(
+                self._ids, self._prompts, self._reasons, self._records, self._logprobs, strict=True
             )
         ]
+
+
+def _log_probabilities(
+    verification: Verification, row: int, slots: Sequence[int], tokens: Sequence[int]
+) -> list[float]:
+    """Log-probability of each token, given the slot that it follows; the model's own law, not the processed one."""
+    logits = verification.logits[row] if verification.logits is not None else verification.probs[row].log()
+    wanted = logits[list(slots)]  # [tokens, vocab]
+    laws = (wanted if wanted.dtype == torch.float64 else wanted.float()).log_softmax(dim=-1)
+    found: list[float] = laws[range(len(tokens)), list(tokens)].tolist()
+    return found
 
 
 def _check_prompt(request: Request, max_length: int | None) -> None:

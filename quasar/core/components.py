@@ -69,7 +69,7 @@ class Component(ABC):
         """What the component claims, as shown by ``quasar ls``."""
         return {}
 
-    def load(self, models: ModelProvider) -> None:
+    def load(self, models: ModelProvider) -> None:  # noqa: B027 - most components have nothing to load
         """Load weights, if the component has any; called once, after the whole pipeline was found to fit together."""
 
     def describe(self) -> dict[str, Any]:
@@ -82,15 +82,17 @@ class Drafter(Component):
 
     Attributes:
         law: how tokens are chosen. ``sampled`` obliges ``propose`` to return the laws it sampled from.
+        next_laws: every draft, an empty one too, carries ``Draft.next_laws``.
     """
 
     kind = "drafter"
     law: ClassVar[Law]
+    next_laws: ClassVar[bool] = False
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
         """The law."""
-        return {"law": cls.law}
+        return {"law": cls.law, "next_laws": cls.next_laws}
 
     @abstractmethod
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
@@ -157,6 +159,8 @@ class Acceptor(Component):
         greedy_only: refuses any temperature above 0.
         target_stream: with point-mass drafts every committed token is drawn from the target stream, so the text
             equals plain decoding's at any temperature.
+        couples: drafts that are sampled through ``context.draft_keys`` are drawn with the target's noise; with
+            ``target_stream`` the text then equals plain decoding's for sampled drafts as well.
     """
 
     kind = "acceptor"
@@ -164,11 +168,20 @@ class Acceptor(Component):
     exact: ClassVar[bool]
     greedy_only: ClassVar[bool] = False
     target_stream: ClassVar[bool] = False
+    couples: ClassVar[bool] = False
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
         """Laws, exactness, temperatures."""
         return {"laws": sorted(cls.laws), "exact": cls.exact, "greedy_only": cls.greedy_only}
+
+    def is_exact(self) -> bool:
+        """Whether this instance is exact; a relaxed rule may have options that make it so."""
+        return self.exact
+
+    def follows(self, drafter: Drafter) -> str | None:
+        """Name the law that a relaxed rule is exact with respect to, given the drafter; ``None`` for no law at all."""
+        return None
 
     def check(self, sampling: SamplingParams) -> None:
         """Raise ``CompositionError`` for sampling parameters that this rule cannot serve."""

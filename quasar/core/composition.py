@@ -27,7 +27,8 @@ class Composition:
         drafter: proposes.
         verifier: scores.
         acceptor: decides.
-        exact_with_respect_to: the model whose law the output follows; ``None`` for a relaxed pipeline.
+        exact_with_respect_to: the model whose law the output follows; a relaxed pipeline has ``None``, or a mixture.
+        relaxed: the output does not follow the verifier's law, by design; every output says so.
         same_text: the text equals plain decoding's with the same verifier, token for token, at any temperature.
         reason: why, in a sentence.
     """
@@ -36,6 +37,7 @@ class Composition:
     verifier: Verifier
     acceptor: Acceptor
     exact_with_respect_to: str | None
+    relaxed: bool
     same_text: bool
     reason: str
 
@@ -102,18 +104,19 @@ def fit(
             f"drafter '{drafter.name}' drafts by the law '{drafter.law}', and acceptor '{acceptor.name}' takes "
             f"{', '.join(sorted(acceptor.laws))} only."
         )
-    if not acceptor.exact:
+    if not acceptor.is_exact():
         if must_be_exact:
             raise CompositionError(
                 f"'exact: true' cannot be kept: acceptor '{acceptor.name}' is relaxed; use 'stochastic'."
             )
-        return Composition(drafter, verifier, acceptor, None, False, f"relaxed by acceptor '{acceptor.name}'")
+        reason = f"relaxed by acceptor '{acceptor.name}'"
+        return Composition(drafter, verifier, acceptor, acceptor.follows(drafter), True, False, reason)
     reference = verifier.reference()
     point = drafter.law in ("none", "point_mass") or sampling.temperature == 0
-    same_text = acceptor.target_stream and point
+    same_text = acceptor.target_stream and (point or acceptor.couples)
     how = (
         "every token is the target stream's own, so the text is plain decoding's"
         if same_text
         else f"drafts of law '{drafter.law}' are accepted by their ratio to the target law"
     )
-    return Composition(drafter, verifier, acceptor, reference, same_text, how)
+    return Composition(drafter, verifier, acceptor, reference, False, same_text, how)

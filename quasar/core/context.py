@@ -27,12 +27,14 @@ class Context:
         rows: one entry per request; rows that have finished stay, with a budget of 0.
         streams: keys of the random numbers.
         level: 0 for the outermost pipeline.
+        coupled: draft tokens are to be drawn with the target's noise; see ``draft_keys``.
         verification: the last step's verification with the logits of *all* its nodes; ``None`` before the first.
     """
 
     rows: tuple[Row, ...]
     streams: Streams
     level: int = 0
+    coupled: bool = False
     verification: Verification | None = None
     _scratch: dict[int, Any] = field(default_factory=dict, repr=False)
 
@@ -56,6 +58,21 @@ class Context:
     def committed(self) -> Tensor:
         """Return the committed length of every row, ``[batch]`` int64."""
         return torch.tensor([len(row.token_ids) for row in self.rows])
+
+    def draft_keys(self, nodes: Tensor, depths: Tensor) -> Tensor:
+        """Return the keys for drawing draft tokens with ``quasar.core.streams.draw``.
+
+        Args:
+            nodes: number of each draw in this step, no two alike in a row, ``[batch, n]`` int64.
+            depths: depth of the slot that each token follows, 0 for the last committed token; broadcast to ``nodes``.
+
+        Returns:
+            ``[batch, n]`` int64: a stream of the drafter's own, or the target stream where the acceptor couples.
+        """
+        committed = self.committed()
+        if self.coupled:
+            return self.streams.target(committed[:, None] + depths.expand_as(nodes))
+        return self.streams.own("draft", nodes, committed, self.level)
 
     def law(self, logits: Tensor, draft: Draft) -> Tensor:
         """Turn logits into laws; the one function for both sides, see ``quasar.core.laws.law``."""

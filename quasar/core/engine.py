@@ -67,7 +67,7 @@ class Engine:
 
     def start(self, requests: Sequence[Request]) -> Batch:
         """Return a batch to be stepped until it is ``finished``."""
-        return Batch(requests, self.verifier, self._eos_ids, self._decode, self._level)
+        return Batch(requests, self.verifier, self._eos_ids, self._decode, self._level, self.acceptor.couples)
 
     def step(self, batch: Batch) -> list[Commit]:
         """Propose, verify, accept, commit; returns the committed ids of every row that was still running."""

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from quasar.core.composition import Composition, compose
-from quasar.core.config import PipelineSpec, validate
+from quasar.core.composition import Composition
+from quasar.core.config import validate
 from quasar.core.context import Context, Row, TokenView
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import ConfigError
+from quasar.core.output import Output, Stream
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
 from quasar.core.types import Draft, Generation, StepRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A finished text.
-
-    Attributes:
-        text: the new text, special tokens left out.
-        generation: ids, finish reason, step records and counts.
-    """
-
-    text: str
-    generation: Generation
 
 
 class Pipeline:
@@ -57,25 +43,48 @@ class Pipeline:
         self._clock = device_clock(models.device)
 
     def requests(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingParams, prompt_ids: Sequence[str], sample_index: int
-    ) -> list[Request]:
-        """Return requests with their logits processors built."""
-        from quasar.core.hf.processors import build_processors
-
-        return [
-            Request(ids, sampling, name, sample_index, build_processors(sampling, len(ids), self.eos_ids))
-            for ids, name in zip(prompts, prompt_ids, strict=True)
-        ]
-
-    def run(
         self,
-        requests: Sequence[Request],
-        listener: Callable[[int, list[int]], None] | None = None,
-        on_step: Callable[[StepRecord], None] | None = None,
-    ) -> list[Generation]:
-        """Run prepared requests as one batch; what ``generate`` and the comparison are made of."""
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams | Sequence[SamplingParams],
+        prompt_ids: Sequence[str],
+        sample_index: int = 0,
+        logits_processors: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (),
+    ) -> list[Request]:
+        """Return requests with their logits processors built.
+
+        Args:
+            prompts: ids of each prompt.
+            sampling: parameters for all, or for each.
+            prompt_ids: names in the random streams.
+            sample_index: which sample of each.
+            logits_processors: the user's own pure functions of (prefixes ``[n, length]``, logits ``[n, vocab]``).
+
+        Raises:
+            ConfigError: a token id outside the vocabulary, or a processor that is not a pure function.
+            CompositionError: parameters that the acceptor cannot serve.
+        """
+        from quasar.core.hf.processors import build_processors, refuse_impure
+
+        vocab_size = self.composition.verifier.vocab_size()
+        each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+        for params in each:
+            self.composition.acceptor.check(params)
+            if vocab_size is not None and params.largest_token_id() >= vocab_size:
+                raise ConfigError(
+                    f"sampling: token id {params.largest_token_id()} is outside the model's vocabulary of {vocab_size}."
+                )
+        for processor in logits_processors:
+            refuse_impure(processor, vocab_size or 16)
+        return [
+            Request(ids, params, name, sample_index,
+                    build_processors(params, len(ids), self.eos_ids, logits_processors))
+            for ids, params, name in zip(prompts, each, prompt_ids, strict=True)
+        ]  # fmt: skip
+
+    def engine(self, on_step: Callable[[StepRecord], None] | None = None) -> Engine:
+        """Return an engine over this pipeline's components."""
         parts = self.composition
-        engine = Engine(
+        return Engine(
             parts.drafter,
             parts.verifier,
             parts.acceptor,
@@ -84,14 +93,23 @@ class Pipeline:
             on_step=on_step,
             clock=self._clock,
         )
-        return engine.generate(requests, listener)
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        listener: Callable[[int, list[int]], None] | None = None,
+        on_step: Callable[[StepRecord], None] | None = None,
+    ) -> list[Generation]:
+        """Run prepared requests as one batch; what ``generate`` and the comparison are made of."""
+        return self.engine(on_step).generate(requests, listener)
 
     def generate(
         self,
         prompts: str | Sequence[str],
-        sampling: SamplingParams | None = None,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         chat: bool | None = None,
+        logits_processors: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (),
         on_text: Callable[[str], None] | None = None,
         **parameters: Any,
     ) -> Any:
@@ -99,9 +117,11 @@ class Pipeline:
 
         Args:
             prompts: a text, or several; several run as one batch.
-            sampling: parameters; or give them by keyword, e.g. ``temperature=0.7, max_new_tokens=64``.
+            sampling: parameters, for all or for each; or give them by keyword, e.g. ``temperature=0.7``.
             chat: lay each prompt out as a user's message in the model's chat template; the default is to do so if
                 the model has one.
+            logits_processors: pure functions of (prefixes ``[n, length]``, logits ``[n, vocab]``), applied at every
+                place of a block with the prefix of that place.
             on_text: called with pieces of text as they become final; for a single prompt.
             parameters: fields of ``SamplingParams``.
 
@@ -112,37 +132,59 @@ class Pipeline:
             ConfigError: a parameter is wrong, or ``on_text`` with a batch.
             CapacityError: a prompt is longer than the model.
         """
-        from quasar.core.hf.tokenizer import TextStream
-
         single = isinstance(prompts, str)
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         if on_text is not None and not single:
             raise ConfigError("on_text: streaming takes a single prompt, not a batch.")
-        chosen = sampling or validate(SamplingParams, parameters, "generate")
-        self.composition.acceptor.check(chosen)
-        use_chat = self.tokenizer.has_chat_template if chat is None else chat
-        ids = [
-            self.tokenizer.render([{"role": "user", "content": text}]) if use_chat else self.tokenizer.encode(text)
-            for text in texts
-        ]
-        stream = TextStream(self.tokenizer)
-
-        def listener(row: int, new: list[int]) -> None:
-            if on_text is not None and (piece := stream.push(new)):
+        if on_text is not None:
+            stream = self.stream(texts[0], sampling, chat=chat, logits_processors=logits_processors, **parameters)
+            for piece in stream:
                 on_text(piece)
-
-        requests = self.requests(ids, chosen, [str(index) for index in range(len(ids))], 0)
-        finished = self.run(requests, listener if on_text is not None else None)
-        if on_text is not None and (rest := stream.finish()):
-            on_text(rest)
+            return stream.output
+        chosen = sampling if sampling is not None else validate(SamplingParams, parameters, "generate")
+        names = [str(index) for index in range(len(texts))]
+        ids = [self._prompt(text, chat) for text in texts]
+        finished = self.run(self.requests(ids, chosen, names, 0, logits_processors))
         outputs = [Output(self.tokenizer.decode(done.token_ids), done) for done in finished]
         return outputs[0] if single else outputs
 
+    def stream(
+        self,
+        prompt: str,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat: bool | None = None,
+        logits_processors: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (),
+        **parameters: Any,
+    ) -> Stream:
+        """Continue one prompt, piece by piece: iterate over the result for text; arguments as for ``generate``."""
+        chosen = sampling if sampling is not None else validate(SamplingParams, parameters, "stream")
+        requests = self.requests([self._prompt(prompt, chat)], chosen, ["0"], 0, logits_processors)
+        return Stream(self.engine(), requests, self.tokenizer)
+
+    def _prompt(self, text: str, chat: bool | None) -> list[int]:
+        use_chat = self.tokenizer.has_chat_template if chat is None else chat
+        ids: list[int] = (
+            self.tokenizer.render([{"role": "user", "content": text}]) if use_chat else self.tokenizer.encode(text)
+        )
+        return ids
+
     @torch.inference_mode()
-    def next_logits(self, ids: Sequence[int]) -> torch.Tensor:
-        """Return the verifier's logits after ``ids``, from a forward of its own, ``[vocab]`` float."""
-        row = Row(TokenView(list(ids)), len(ids), "", 0, SamplingParams.model_validate({"max_new_tokens": 1}))
-        verification = self.composition.verifier.verify(Context((row,), Streams([(0, "", 0)])), Draft.empty(1))
+    def teacher_force(self, prompt: Sequence[int], output: Sequence[int], columns: int) -> torch.Tensor:
+        """Return the verifier's logits after ``prompt`` and ``output``, the output forwarded ``columns`` at a time.
+
+        One at a time is exactly what plain decoding does; more at a time is what verification does.
+
+        Returns:
+            ``[vocab]`` float.
+        """
+        ids = list(prompt)
+        row = Row(TokenView(ids), len(ids), "", 0, SamplingParams.model_validate({}))
+        context, verifier = Context((row,), Streams([(0, "", 0)])), self.composition.verifier
+        verification = verifier.verify(context, Draft.empty(1))
+        for start in range(0, len(output), columns):
+            ids.extend(output[start : start + columns])
+            verification = verifier.verify(context, Draft.empty(1))
         logits = verification.logits if verification.logits is not None else verification.probs.log()
         return logits[0, 0].float()
 
@@ -157,61 +199,3 @@ def device_clock(device: str) -> Callable[[], float]:
         return time.perf_counter()
 
     return clock
-
-
-def choose_device(device: str) -> str:
-    """Resolve ``auto`` and refuse a device that is not there.
-
-    Raises:
-        ConfigError: naming the device.
-    """
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError("device: 'cuda' was asked for, and torch sees no CUDA device; use 'cpu' or 'auto'.")
-    return device
-
-
-def load_pipeline(
-    model: str = "smollm2-135m",
-    *,
-    drafter: str | Mapping[str, Any] = "ngram",
-    verifier: str | Mapping[str, Any] = "full",
-    acceptor: str | Mapping[str, Any] = "stochastic",
-    exact: bool = False,
-    sampling: SamplingParams | None = None,
-    device: str = "auto",
-    plugins: Sequence[str | Path] = (),
-    quiet: bool = False,
-) -> Pipeline:
-    """Compose and load a pipeline.
-
-    Args:
-        model: a built-in name (fetched on first use), a folder, or a hub id.
-        drafter: a name, or a mapping with ``use`` and options, as in YAML.
-        verifier: the same.
-        acceptor: the same.
-        exact: refuse a pipeline whose output does not follow its verifier's law exactly.
-        sampling: checked against the components now instead of at the first ``generate``.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        plugins: local Python files with hooks.
-        quiet: no progress bars.
-
-    Example:
-        >>> pipeline = load_pipeline(drafter={"use": "ngram", "num_speculative_tokens": 8})
-        >>> print(pipeline.generate("Name three colours.", max_new_tokens=32).text)
-
-    Raises:
-        QuasarError: one of its kinds, in one line.
-    """
-    from quasar.core.hf import loading
-    from quasar.core.plugins import load_registry
-
-    registry = load_registry([Path(file) for file in plugins])
-    raw = {"drafter": drafter, "verifier": verifier, "acceptor": acceptor, "exact": exact}
-    spec = validate(PipelineSpec, raw, "load_pipeline")
-    composition = compose(spec, registry, sampling or SamplingParams(), "load_pipeline")
-    source = loading.find_model(model, registry.model(model), quiet)
-    models = loading.LoadedModels(source, choose_device(device))
-    tokenizer = loading.load_tokenizer(source)
-    return Pipeline(composition, models, tokenizer, loading.eos_token_ids(source, tokenizer))

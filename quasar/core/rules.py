@@ -13,7 +13,7 @@ from quasar.core import trees
 from quasar.core.context import Context
 from quasar.core.laws import residual
 from quasar.core.streams import draw, uniforms
-from quasar.core.types import POINT_MASS, Acceptance, Verification
+from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
 
 
 class Walk:
@@ -51,6 +51,29 @@ def sample_and_compare(verification: Verification, context: Context) -> Acceptan
     return Acceptance(walk.path, walk.count, samples.gather(1, walk.slot[:, None])[:, 0])
 
 
+def drawn_from(draft: Draft, trials: Trials, trial: int, like: Tensor) -> Tensor:
+    """Return the law that every row's token of one trial was drawn from, one-hot for a point mass.
+
+    Args:
+        draft: the draft.
+        trials: its trials.
+        trial: which of them.
+        like: a tensor with the vocabulary, dtype and device wanted.
+
+    Returns:
+        ``[batch, vocab]``; rows without this trial hold anything.
+    """
+    rows, slot = torch.arange(draft.batch), trials.nodes[:, trial]
+    source = trials.laws[:, trial].where(slot > 0, POINT_MASS)
+    token = draft.token_ids[rows, (slot - 1).clamp_min(0)].where(slot > 0, 0).to(like.device)
+    point = torch.zeros((draft.batch, like.shape[-1]), dtype=like.dtype, device=like.device)
+    point.scatter_(1, token[:, None], 1.0)
+    if not trials.table.shape[1]:
+        return point
+    law = trials.table[rows, source.clamp_min(0)].to(like)
+    return torch.where((source == POINT_MASS)[:, None].to(like.device), point, law)
+
+
 def ratio_test(verification: Verification, context: Context) -> Acceptance:
     """Accept each tried draft with min(1, target ÷ draft law); after a rejection go on with the residual.
 
@@ -69,17 +92,15 @@ def ratio_test(verification: Verification, context: Context) -> Acceptance:
     law = probs[:, 0]  # what the next token must follow, given the rejections so far: [batch, vocab]
     for trial in range(count):
         slot = trials.nodes[:, trial]
-        node = (slot - 1).clamp_min(0)
-        active = (slot > 0) & (draft.parents[rows, node] == walk.slot)
-        token = draft.token_ids[rows, node].to(law.device)[:, None]
-        drawn_from = trials.table[rows, trials.laws[:, trial].clamp_min(0)].to(law)
-        point = torch.zeros_like(law).scatter_(1, token, 1.0)
-        drawn_from = torch.where((trials.laws[:, trial] == POINT_MASS)[:, None].to(law.device), point, drawn_from)
+        tried, node = slot > 0, (slot - 1).clamp_min(0)
+        active = tried & (draft.parents[rows, node] == walk.slot)
+        token = draft.token_ids[rows, node].where(tried, 0).to(law.device)[:, None]
+        drafted = drawn_from(draft, trials, trial, law)
         # u < target ÷ draft, written so that a token of target probability 0 is never accepted
-        passed = tests[:, trial, None].to(law.device) * drawn_from.gather(1, token) < law.gather(1, token)
+        passed = tests[:, trial, None].to(law.device) * drafted.gather(1, token) < law.gather(1, token)
         accepted = active & passed[:, 0].cpu()
         rejected = (active & ~accepted)[:, None].to(law.device)
-        law = torch.where(rejected, residual(law, drawn_from), law)
+        law = torch.where(rejected, residual(law, drafted), law)
         walk.descend(accepted, slot)
         law = torch.where(accepted[:, None].to(law.device), probs[rows, walk.slot], law)
     keys = context.streams.own("next", walk.slot[:, None], committed, context.level)

@@ -13,7 +13,7 @@ class StopRule:
     """The stop rules of one request.
 
     Args:
-        sampling: ``max_new_tokens``, ``stop`` and ``ignore_eos`` are read.
+        sampling: ``max_new_tokens``, ``stop``, ``stop_token_ids`` and ``ignore_eos`` are read.
         eos_ids: ids that end a text.
         prompt_length: tokens of the prompt.
         max_length: longest sequence of the model, ``None`` for no limit.
@@ -32,6 +32,7 @@ class StopRule:
         self.limit = sampling.max_new_tokens if room is None else min(sampling.max_new_tokens, room)
         self._limit_reason = "length" if self.limit == sampling.max_new_tokens else "capacity"
         self._eos = frozenset() if sampling.ignore_eos else frozenset(eos_ids)
+        self._stop_ids = frozenset(sampling.stop_token_ids)
         self._stop, self._decode = sampling.stop, decode
         # A character is at most four byte-level tokens, so a stop string that ends here began within this window.
         self._window = 4 * max((len(text) for text in sampling.stop), default=0) + _MARGIN
@@ -41,6 +42,8 @@ class StopRule:
         for count, token in enumerate(new, start=1):
             if token in self._eos:
                 return count, "eos"
+            if token in self._stop_ids:
+                return count, "stop"
             if self._stop and self._hits([*output[-self._window :], *new[:count]][-self._window :]):
                 return count, "stop"
             if len(output) + count >= self.limit:

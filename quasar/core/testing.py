@@ -13,8 +13,10 @@ it is exact is run until a false claim would show. Results are the same on every
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -101,7 +103,7 @@ def conformance_report(
         return findings.lines()
     chosen = validate(component_class.Config, options, component_class.name) if config is None else config
     if component_class.load is Component.load or models is not None:
-        _run(_CHECKS[kind], partial(_make, component_class, chosen, models), findings)
+        _run(_CHECKS[kind], component_class, partial(_make, component_class, chosen, models), findings)
     return findings.lines()
 
 
@@ -118,21 +120,23 @@ def _make(component_class: type[Component], config: BaseModel, models: ModelProv
     return component
 
 
-def _run(check: Callable[[Make, Findings], None], make: Make, findings: Findings) -> None:
+def _run(check: Callable[[Make, Findings], None], component_class: type, make: Make, findings: Findings) -> None:
     """Run a check into findings of its own, so that a fault of the docs does not keep it from asking on."""
     found = Findings()
     try:
         check(make, found)
     except Exception as error:  # whatever a component raises on a valid request is its fault
-        found.add(Fault.RAISES, f"{_place(error)}: {type(error).__name__}: {error}")
+        found.add(Fault.RAISES, f"{_place(error, component_class)}: {type(error).__name__}: {error}")
     for fault, detail in found.details.items():
         findings.add(fault, detail)
 
 
-def _place(error: Exception) -> str:
-    """Return file and line in which an exception was raised."""
-    last = inspect.getinnerframes(error.__traceback__)[-1] if error.__traceback__ else None
-    return f"{last.filename.rpartition('/')[2]}, line {last.lineno}" if last else "somewhere"
+def _place(error: Exception, component_class: type) -> str:
+    """Return the line that an exception came through, in the component's own file if it did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == inspect.getsourcefile(component_class)]
+    last = [*frames, *own][-1]
+    return f"{Path(last.filename).name}, line {last.lineno}"
 
 
 def _check_claims(kind: str, component_class: Any, findings: Findings) -> None:
@@ -142,7 +146,7 @@ def _check_claims(kind: str, component_class: Any, findings: Findings) -> None:
     if issubclass(component_class, Acceptor):
         if not getattr(component_class, "laws", None):
             findings.add(Fault.TRAITS, "an acceptor needs `laws`: the draft laws that it handles.")
-        for name in ("exact", "greedy_only", "target_stream"):
+        for name in ("exact", "greedy_only", "target_stream", "couples"):
             if not isinstance(getattr(component_class, name, None), bool):
                 findings.add(Fault.TRAITS, f"an acceptor needs `{name}`: True or False.")
     elif issubclass(component_class, Verifier):

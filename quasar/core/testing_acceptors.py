@@ -11,11 +11,19 @@ from quasar.core.components import Acceptor, Drafter
 from quasar.core.context import Context
 from quasar.core.errors import CompositionError
 from quasar.core.sampling import SamplingParams
-from quasar.core.testing_contexts import PROMPTS, Fault, Findings, Guard, Make, generate, make_context
-from quasar.core.testing_laws import SMALLEST_P, texts_against_law
+from quasar.core.testing_contexts import (
+    PROMPTS,
+    Fault,
+    Findings,
+    Guard,
+    Make,
+    generate,
+    make_context,
+    probability_of_texts,
+)
+from quasar.core.testing_laws import SMALLEST_P
 from quasar.core.testing_model import VOCAB
 from quasar.core.testing_references import (
-    TARGET,
     ExactAcceptor,
     NoDrafts,
     PointChain,
@@ -25,8 +33,6 @@ from quasar.core.testing_references import (
 )
 from quasar.core.types import Acceptance, Draft, Verification
 
-_SAMPLES = 2000
-_LENGTH = 4
 _DRAFTERS: dict[str, tuple[Callable[[], Drafter], ...]] = {
     "none": (NoDrafts,),
     "point_mass": (PointChain, PointTree),
@@ -173,20 +179,14 @@ def _check_texts(make: Make, findings: Findings) -> None:
     for drafter in _drafters(acceptor):
         law, name = drafter().law, drafter().name
         for temperature, expected in plain.items():
-            same_text = acceptor.exact and (temperature == 0 or (acceptor.target_stream and law != "sampled"))
+            stream = acceptor.target_stream and (law != "sampled" or acceptor.couples)
+            same_text = acceptor.is_exact() and (temperature == 0 or stream)
             done = generate(drafter(), make(), PROMPTS, temperature, 12) if same_text else expected
             if [each.token_ids for each in done] != [each.token_ids for each in expected]:
                 fault = Fault.EXACTNESS if temperature == 0 else Fault.STREAM
                 findings.add(fault, f"at temperature {temperature:g} the text is not plain decoding's ({name}).")
-        if acceptor.exact and not acceptor.greedy_only:
-            p = _law_of_texts(make(), drafter())
+        if acceptor.is_exact() and not acceptor.greedy_only:
+            p = probability_of_texts(drafter(), make())
             if p < SMALLEST_P:
-                text = f"{_SAMPLES} texts do not follow the target's law (chi-square p = {p:.1g}, drafts of {name})."
+                text = f"the texts do not follow the target's law (chi-square p = {p:.1g}, drafts of {name})."
                 findings.add(Fault.EXACTNESS, text)
-
-
-def _law_of_texts(acceptor: Acceptor, drafter: Drafter) -> float:
-    prompt = PROMPTS[-1]
-    done = generate(drafter, acceptor, [prompt] * _SAMPLES, 1.0, _LENGTH, range(_SAMPLES))
-    texts = torch.tensor([each.token_ids for each in done])
-    return texts_against_law(texts, TARGET.double().softmax(dim=-1), prompt[-1])

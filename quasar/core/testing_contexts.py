@@ -15,13 +15,17 @@ from quasar.core.context import Context, LogitsProcessor, Row, TokenView
 from quasar.core.engine import Engine, Request
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams, draw
-from quasar.core.testing_references import TableVerifier
+from quasar.core.testing_laws import SMALLEST_P, texts_against_law
+from quasar.core.testing_references import TARGET, TableVerifier
 from quasar.core.types import Draft, Generation
 
 Kind = TypeVar("Kind")
 
 PROMPTS: tuple[tuple[int, ...], ...] = ((3,), (2, 2, 2, 2, 2), (1, 4, 1), (0, 1, 2, 3, 4, 5, 6, 0, 1, 2))
 """A single token, a repeated one, a short text, and one that holds the whole vocabulary and repeats its beginning."""
+
+
+_SUSPICIOUS_P = 0.02
 
 
 class Fault(StrEnum):
@@ -197,6 +201,21 @@ def generate(
         for prompt, number in zip(prompts, numbers, strict=True)
     ]
     return Engine(drafter, verifier or TableVerifier(), acceptor).generate(requests)
+
+
+def probability_of_texts(drafter: Drafter, acceptor: Acceptor) -> float:
+    """Return the probability of texts as far from the target's law as those of this pipeline, at temperature 1.
+
+    A suspicion is followed up with more texts, and these decide.
+    """
+    prompt, p = PROMPTS[-1], 1.0
+    for samples in (range(2000), range(2000, 14000)):
+        done = generate(drafter, acceptor, [prompt] * len(samples), 1.0, 4, samples)
+        texts = torch.tensor([each.token_ids for each in done])
+        p = texts_against_law(texts, TARGET.double().softmax(dim=-1), prompt[-1])
+        if not SMALLEST_P < p < _SUSPICIOUS_P:
+            break
+    return p
 
 
 Make = Callable[[], Any]

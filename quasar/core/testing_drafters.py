@@ -24,15 +24,16 @@ from quasar.core.testing_contexts import (
     SpyStreams,
     generate,
     make_context,
+    probability_of_texts,
     processor_of,
 )
-from quasar.core.testing_laws import SMALLEST_P, draws_against_laws, independence, texts_against_law
+from quasar.core.testing_laws import SMALLEST_P, draws_against_laws, independence
 from quasar.core.testing_model import VOCAB
-from quasar.core.testing_references import TARGET, ExactAcceptor, TableVerifier
+from quasar.core.testing_references import ExactAcceptor, TableVerifier
 from quasar.core.types import POINT_MASS, Draft
 
 _BUDGETS = (4, 1, 0)
-_SAMPLES = 2000
+_SAMPLES = 1000
 _FEW_SAMPLES = 300  # where processors look at the prefix, and rows are processed one by one
 _LENGTH = 4
 
@@ -91,11 +92,19 @@ def _check_shape(draft: Draft, budget: Sequence[int], drafter: Drafter, findings
                     return findings.add(fault, f"a path of {longest} tokens in row {row}, whose budget is {most}.")
         if _drawn(draft) is not None and not _possible(draft):
             return None  # a token that its law excludes: the check of the laws says more
+    if drafter.next_laws and not _are_laws(draft.next_laws, (draft.batch, draft.nodes + 1, VOCAB)):
+        return findings.add(Fault.SHAPE, "its trait 'next_laws' promises a law after every slot, in 'next_laws'.")
     try:
         trees.check_draft(draft, budget, VOCAB, drafter.law, drafter.name)
     except ContractError as error:
         findings.add(Fault.SHAPE, str(error))
     return None
+
+
+def _are_laws(laws: Tensor | None, shape: tuple[int, ...]) -> bool:
+    if not isinstance(laws, Tensor) or tuple(laws.shape) != shape:
+        return False
+    return bool((laws >= 0).all()) and bool(((laws.sum(dim=-1) - 1).abs() < 1e-3).all())
 
 
 def _is_square(draft: Draft, batch: int) -> bool:
@@ -131,13 +140,15 @@ def _possible(draft: Draft) -> bool:
 
 def _check_chance(make: Make, findings: Findings) -> None:
     """Ask two fresh instances the same; then one instance again."""
+    prompts = [*PROMPTS, *PROMPTS, *PROMPTS]  # many rows, lest drafts be equal by luck
+    budget = (*_BUDGETS, *_BUDGETS, *_BUDGETS, *_BUDGETS)
     for temperature in (0.0, 1.0):
-        asked = [make_context(PROMPTS[:3], temperature) for _ in range(3)]
+        asked = [make_context(prompts, temperature, samples=range(12)) for _ in range(3)]
         one = make()
-        first, second = one.propose(asked[0], _BUDGETS), make().propose(asked[1], _BUDGETS)
+        first, second = one.propose(asked[0], budget), make().propose(asked[1], budget)
         if _content(first) != _content(second):
             return findings.add(Fault.CHANCE, "the same request twice, asked of two instances, gave two drafts.")
-        if _content(first) != _content(one.propose(asked[2], _BUDGETS)):
+        if _content(first) != _content(one.propose(asked[2], budget)):
             return findings.add(Fault.MEMORY, "the same request twice, asked of one instance, gave two drafts.")
     return None
 
@@ -163,7 +174,8 @@ def _check_foreign(make: Make, findings: Findings) -> None:
         return findings.add(Fault.FOREIGN, f"it draws from the streams of {purposes}; its own are called 'draft…'.")
     laws = TableVerifier().verify(context, Draft.empty(_SAMPLES)).probs[:, 0]
     coming = draw(laws, streams.target(context.committed()[:, None])[:, 0])
-    if independence(draft.num_nodes.tolist(), coming.tolist()) < SMALLEST_P:
+    last = [row.token_ids[-1] for row in context.rows]
+    if independence(draft.num_nodes.tolist(), coming.tolist(), last) < SMALLEST_P:
         findings.add(Fault.FOREIGN, "how much is drafted depends on what the target stream will yield.")
     return None
 
@@ -221,9 +233,7 @@ def _check_memory(make: Make, findings: Findings) -> None:
 
 def _check_text(make: Make, findings: Findings) -> None:
     """Compare many whole texts with the target's law, which they must follow under an exact acceptor."""
-    done = generate(make(), ExactAcceptor(), [PROMPTS[-1]] * _SAMPLES, 1.0, _LENGTH, range(_SAMPLES))
-    texts = torch.tensor([each.token_ids for each in done])
-    p = texts_against_law(texts, TARGET.double().softmax(dim=-1), PROMPTS[-1][-1])
+    p = probability_of_texts(make(), ExactAcceptor())
     if p < SMALLEST_P:
-        text = f"with an exact acceptor {_SAMPLES} texts do not follow the target's law (chi-square p = {p:.1g})."
+        text = f"with an exact acceptor the texts do not follow the target's law (chi-square p = {p:.1g})."
         findings.add(Fault.EXACTNESS, text)

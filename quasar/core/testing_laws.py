@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -98,16 +99,17 @@ def texts_against_law(texts: Tensor, transition: Tensor, last: int) -> float:
     return min(chi_square(places), chi_square([(observed.tolist(), (shares * samples).tolist())]))
 
 
-def independence(rows: Sequence[int], columns: Sequence[int]) -> float:
-    """Test whether two numbers that are observed together are independent."""
-    total = len(rows)
-    heights, widths = sorted(set(rows)), sorted(set(columns))
-    if len(heights) < 2 or len(widths) < 2:
-        return 1.0
-    pairs = list(zip(rows, columns, strict=True))
-    groups = []
-    for height in heights:
-        share = rows.count(height) / total
-        observed = [float(pairs.count((height, width))) for width in widths]
-        groups.append((observed, [columns.count(width) * share for width in widths]))
-    return chi_square(groups)  # one group too many for its degrees of freedom: errs on the side of finding nothing
+def independence(ones: Sequence[int], others: Sequence[int], given: Sequence[int]) -> float:
+    """Test whether two numbers that are observed together are independent, given a third.
+
+    Their frequencies are estimated from the same data, so that the test errs on the side of finding nothing.
+    """
+    groups: list[Cells] = []
+    triples = Counter(zip(given, ones, others, strict=True))
+    by_one, by_other = Counter(zip(given, ones, strict=True)), Counter(zip(given, others, strict=True))
+    for (stratum, one), count in by_one.items():
+        widths = [other for where, other in by_other if where == stratum]
+        share = count / given.count(stratum)
+        observed = [float(triples[stratum, one, other]) for other in widths]
+        groups.append((observed, [share * by_other[stratum, other] for other in widths]))
+    return chi_square(groups)

@@ -38,7 +38,7 @@ class TinyModel:
     def __init__(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         self.dtype, self.device = dtype, torch.device("cpu")
         generator = torch.Generator().manual_seed(seed)
-        self.layers = nn.ModuleDict({"mix": nn.Linear(2 * VOCAB + 2, 16), "head": nn.Linear(16, VOCAB)})
+        self.layers = nn.ModuleDict({"mix": nn.Linear(2 * VOCAB, 16), "head": nn.Linear(16, VOCAB)})
         for parameter in self.layers.parameters():
             parameter.requires_grad_(False)
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
@@ -51,15 +51,15 @@ class TinyModel:
         lengths = block.lengths[:, None]
         end = int(lengths.max()) + query
         own = nn.functional.one_hot(block.token_ids, VOCAB)
-        place = block.positions[..., None] * torch.tensor([0.7, 1.9])
-        features = torch.cat([own * 2, place.sin()], dim=-1).to(self.dtype)  # [batch, query, vocab + 2]
+        place = (0.7 * block.positions[..., None]).sin() + 2
+        features = (own * place).to(self.dtype)  # [batch, query, vocab]
         _, values = cache.write(0, features[:, None], features[:, None], lengths + block.offsets, end)
         seen = (torch.arange(end) < lengths)[:, None, :].repeat(1, query, 1)  # [batch, query, end]
         new = (lengths + torch.arange(query))[:, None, :].expand(batch, query, query)
         seen.scatter_(2, new, block.visible)
         weights = seen.to(self.dtype)
         mean = weights @ values[:, 0] / weights.sum(dim=-1, keepdim=True)
-        hidden = self.layers["mix"](torch.cat([features[..., :VOCAB], mean], dim=-1)).tanh()
+        hidden = self.layers["mix"](torch.cat([features, mean], dim=-1)).tanh()
         logits: Tensor = self.layers["head"](hidden)[:, query - block.num_logits :]
         return logits  # [batch, num_logits, vocab]
 

@@ -15,12 +15,15 @@ from quasar.core.testing_model import VOCAB
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
 
 
-def _table(seed: int) -> Tensor:
-    return torch.randn((VOCAB, VOCAB), generator=torch.Generator().manual_seed(seed)) * 1.2
+def _table(seed: int, sharpness: float) -> Tensor:
+    return torch.randn((VOCAB, VOCAB), generator=torch.Generator().manual_seed(seed)) * sharpness
 
 
-TARGET, DRAFT = _table(1), _table(2)
-"""Logits after each token, of the target and of the sampled drafters. ``[vocab, vocab]``"""
+TARGET, DRAFT = _table(1, 0.6), _table(2, 1.2)
+"""Logits after each token, of the target and of the sampled drafters. ``[vocab, vocab]``
+
+The target is the flatter one: then many drafts are rejected, and what goes wrong there weighs more.
+"""
 
 
 class TableVerifier(Verifier):
@@ -120,9 +123,9 @@ class SampledDrafts(Drafter):
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a draft of depth two at most."""
         root = self._law(context, last_tokens(context))
-        first, second = (self._draw(context, root, node) for node in range(2))
+        first, second = (self._draw(context, root, node, depth=0) for node in range(2))
         child_law = self._law(context, first[:, None])
-        child = self._draw(context, child_law, 2)
+        child = self._draw(context, child_law, 2, depth=1)
         point = root.argmax(dim=-1)
         rows, nodes, laws = [], [], []
         for row, limit in enumerate(budget):
@@ -143,9 +146,9 @@ class SampledDrafts(Drafter):
     def _law(self, context: Context, tokens: Tensor) -> Tensor:
         return context.law(DRAFT[tokens], Draft.empty(context.batch))[:, 0]
 
-    def _draw(self, context: Context, law: Tensor, node: int) -> Tensor:
-        numbers = torch.full((context.batch, 1), node)
-        return draw(law, context.streams.own("draft", numbers, context.committed(), context.level)[:, 0])
+    def _draw(self, context: Context, law: Tensor, node: int, depth: int) -> Tensor:
+        keys = context.draft_keys(torch.full((context.batch, 1), node), torch.tensor(depth))
+        return draw(law, keys[:, 0])
 
 
 def _merge(tried: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:

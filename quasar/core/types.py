@@ -47,12 +47,15 @@ class Draft:
         parents: slot of each node's parent, always smaller than the node's own slot. ``[batch, nodes]`` int64.
         num_nodes: nodes in use per row, 0 for a row without a draft. ``[batch]`` int64.
         trials: how the tokens were drawn; ``None`` says that every node is one point-mass trial, in node order.
+        next_laws: the drafter's own law after every slot, ``[batch, nodes + 1, vocab]``, for acceptors that mix it into
+            the target's; ``None`` from a drafter without the trait ``next_laws``.
     """
 
     token_ids: Tensor
     parents: Tensor
     num_nodes: Tensor
     trials: Trials | None = None
+    next_laws: Tensor | None = None
 
     @property
     def batch(self) -> int:
@@ -63,6 +66,14 @@ class Draft:
     def nodes(self) -> int:
         """Widest row, in nodes."""
         return self.token_ids.shape[1]
+
+    def explicit_trials(self) -> Trials:
+        """Return the trials, written out where ``trials`` is ``None``."""
+        if self.trials is not None:
+            return self.trials
+        slots = torch.arange(1, self.nodes + 1).expand(self.batch, self.nodes)
+        nodes = torch.where(slots <= self.num_nodes[:, None], slots, 0)
+        return Trials(nodes, torch.full_like(nodes, POINT_MASS), torch.empty((self.batch, 0, 0)))
 
     @classmethod
     def empty(cls, batch: int) -> Draft:
@@ -209,12 +220,15 @@ class Generation:
             maximum length).
         steps: records of the steps in which this request took part, in order, with its own counts only.
         peak_bytes: bytes that the verifier held for the batch beside its weights.
+        logprobs: natural log-probability of each new token under the verifier's model at temperature 1, before every
+            processor; ``None`` unless the request asked for it.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: str
     steps: tuple[StepRecord, ...] = ()
     peak_bytes: int = 0
+    logprobs: tuple[float, ...] | None = None
 
     @property
     def decode_steps(self) -> tuple[StepRecord, ...]:

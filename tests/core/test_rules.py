@@ -101,9 +101,21 @@ def test_point_masses_are_accepted_along_a_path_of_possible_tokens(rows: list[Tr
 
 
 @quick
-@given(rows=rows_of_trees(VOCAB), seed=st.integers(0, 2**20), rubbish=st.sampled_from([-1, 0, 2, 99]))
-def test_what_the_padding_holds_does_not_matter(rows: list[Tree], seed: int, rubbish: int):
-    clean, draft = Draft.trees(rows), padded(rows, rubbish)
+@given(
+    rows=rows_of_trees(VOCAB), seed=st.integers(0, 2**20), rubbish=st.sampled_from([-1, 0, 2, 99]), points=st.booleans()
+)
+def test_what_the_padding_holds_does_not_matter(rows: list[Tree], seed: int, rubbish: int, points: bool):
+    clean = Draft.trees(rows) if points else drawn(rows, seed)
+    rubbish_beyond = padded(rows, rubbish)
+    unused = torch.arange(clean.nodes) >= clean.num_nodes[:, None]
+    draft = replace(
+        clean,
+        token_ids=clean.token_ids.where(~unused, rubbish_beyond.token_ids),
+        parents=rubbish_beyond.parents,
+    )
+    if draft.trials is not None:
+        laws = draft.trials.laws.masked_fill(draft.trials.nodes == 0, rubbish)
+        draft = replace(draft, trials=replace(draft.trials, laws=laws))
     probs = random_laws(draft.batch, draft.nodes + 1, seed)
     first = rules.accept_exactly(Verification(clean, probs), context(draft.batch))
     second = rules.accept_exactly(Verification(draft, probs), context(draft.batch))

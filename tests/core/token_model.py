@@ -57,6 +57,7 @@ class TokenModel(LanguageModel):
 
     def forward(self, block: Block, cache: KVCache) -> Tensor:
         self.blocks.append(block)
+        assert ((block.token_ids >= 0) & (block.token_ids < VOCAB)).all(), "an embedding would be out of range"
         batch, query = block.token_ids.shape
         lengths = block.lengths[:, None]
         end = int(block.lengths.max()) + query

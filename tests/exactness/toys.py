@@ -158,7 +158,7 @@ class TreeDrafter(Drafter):
 
     def pick(self, context: Context, law: Tensor, index: int, committed: Tensor) -> Tensor:
         """Draw a token from ``law``."""
-        keys = context.streams.own("draft", torch.full((context.batch, 1), index), committed, context.level)
+        keys = context.draft_keys(torch.full((context.batch, 1), index), torch.tensor(self.depths[index + 1] - 1))
         return draw(law, keys[:, 0])
 
     def stated_law(self, law: Tensor, context: Context, drawn: Draft, parent: Tensor, twig: Twig) -> Tensor:

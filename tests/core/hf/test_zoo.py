@@ -424,13 +424,22 @@ def test_missing_tensor_and_unknown_end_token_are_refused(tmp_path):
         convert.convert_gguf(tmp_path / "partial.gguf", tmp_path, eos_tokens=("<eos>",))
 
 
-def test_conversion_restores_the_verbosity_of_transformers(tmp_path):
+def test_conversion_restores_the_verbosity_of_transformers():
     from transformers.utils import logging
 
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    with convert._quiet_transformers():
-        assert not logging.is_progress_bar_enabled()
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    verbosity, had_progress_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    try:
+        logging.set_verbosity_info()
+        logging.enable_progress_bar()
+        with convert._quiet_transformers():
+            assert logging.get_verbosity() == logging.ERROR
+            assert not logging.is_progress_bar_enabled()
+        assert logging.get_verbosity() == logging.INFO
+        assert logging.is_progress_bar_enabled()
+    finally:
+        logging.set_verbosity(verbosity)
+        if not had_progress_bars:
+            logging.disable_progress_bar()
 
 
 @pytest.mark.model

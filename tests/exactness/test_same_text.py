@@ -1,19 +1,21 @@
 """Where only the target stream is drawn from, texts equal plain decoding's token by token, whatever was drafted.
 
-That holds for point-mass drafts of any shape at any temperature, and for every draft at temperature 0, where all laws
-are one-hot; in any batch and in any order.
+That holds for point-mass drafts of any shape at any temperature, for every draft under coupled acceptance, and for
+every draft at temperature 0, where all laws are one-hot; in any batch and in any order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from toys import NestedPipeline, TableVerifier, Text, TreeDrafter, Twig, at_slots, last_two, point, random_table
+from toys import NestedPipeline, TableVerifier, Text, TreeDrafter, Twig, point, random_table
 from worlds import CHAIN, DRAFT, OTHER, POINT_CHAIN, POINT_FIRST, POINT_LAST, POINT_TREE, THREE_LAWS, TWO_A_LEVEL
 
+from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.greedy import Greedy
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core import rules
@@ -52,21 +54,6 @@ class Remembers(Drafter):
         return Draft.chains(rows)
 
 
-class KnowsTheNoise(Drafter):
-    """Draws its point masses from the target stream, with the law of another model."""
-
-    name = "coupled"
-    law = "point_mass"
-
-    def propose(self, context: Context, budget: Sequence[int]) -> Draft:
-        draft = Draft.empty(context.batch)
-        for step in range(3):
-            law = context.law(at_slots(DRAFT, last_two(context), draft), draft)[:, -1:]
-            token = draw(law, context.streams.target(context.committed()[:, None] + step))
-            draft = Draft.chains(torch.cat([draft.token_ids, token], dim=1).tolist())
-        return Draft(draft.token_ids, draft.parents, torch.tensor(budget).clamp_max(3))
-
-
 def batch(temperature: float, samples: int, processors: tuple[LogitsProcessor, ...] = (), **more: Any) -> list[Request]:
     sampling = SamplingParams(**{"temperature": temperature, "max_new_tokens": 12, **more})
     return [
@@ -96,7 +83,6 @@ POINT_MASSES = {
     "bad chain": TreeDrafter([-TARGET], POINT_CHAIN),
     "prompt lookup": Ngram(),
     "prompt lookup, padded": Ngram(Ngram.Config(match="first", short="pad", num_speculative_tokens=7)),
-    "coupled": KnowsTheNoise(),
 }
 SAMPLED = {
     "chain": TreeDrafter([DRAFT], CHAIN),
@@ -111,7 +97,7 @@ SAMPLED = {
 }
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", POINT_MASSES)
 def test_point_masses_leave_the_text_as_it_is(name: str, temperature: float):
     requests = batch(temperature, samples=50)
@@ -123,6 +109,17 @@ def test_point_masses_leave_the_text_as_it_is(name: str, temperature: float):
 def test_at_temperature_0_sampled_drafts_leave_the_text_as_it_is(name: str, acceptor: Acceptor):
     requests = batch(0.0, samples=10)
     assert ends(generate(SAMPLED[name], requests, acceptor)) == ends(generate(NoDraft(), requests))
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_coupled_acceptance_leaves_the_text_as_it_is(name: str):
+    requests = batch(1.0, samples=50)
+    assert ends(generate(SAMPLED[name], requests, Coupled())) == ends(generate(NoDraft(), requests))
+
+
+def test_coupled_drafts_of_the_target_itself_are_all_accepted():
+    done = generate(SAMPLED["chain of the target"], batch(1.0, samples=50, ignore_eos=True), Coupled())
+    assert {one.acceptance_rate for one in done} == {1.0}
 
 
 @pytest.mark.parametrize("eos", [0, 1, 2])
@@ -194,15 +191,18 @@ def test_at_temperature_0_the_seed_does_not_matter():
 
 
 @pytest.mark.parametrize("name", ["chain", "tree", "tree after some texts", "prompt lookup"])
-@pytest.mark.parametrize("parameters", [{"repetition_penalty": 1.7}, {"min_new_tokens": 4}, {"top_k": 2, "min_p": 0.2}])
-def test_point_masses_leave_the_text_as_it_is_after_processors(name: str, parameters: dict[str, Any]):
+@pytest.mark.parametrize(
+    ("temperature", "parameters"),
+    [(1.0, {"repetition_penalty": 1.7}), (1.0, {"min_new_tokens": 4}), (0.7, {"top_p": 0.9}), (0.7, {"top_k": 2})],
+)
+def test_point_masses_leave_the_text_as_it_is_after_processors(
+    name: str, temperature: float, parameters: dict[str, Any]
+):
     from quasar.core.hf.processors import build_processors
 
-    params = SamplingParams(temperature=1.0, **parameters)
     requests = [
-        Request(request.prompt_ids, request.sampling, request.prompt_id, request.sample_index, processors)
-        for request in batch(1.0, samples=6, **parameters)
-        for processors in [build_processors(params, len(request.prompt_ids), (EOS,))]
+        replace(request, processors=build_processors(request.sampling, len(request.prompt_ids), (EOS,)))
+        for request in batch(temperature, samples=6, **parameters)
     ]
     assert ends(generate(POINT_MASSES[name], requests)) == ends(generate(NoDraft(), requests))
 
