@@ -90,7 +90,7 @@ def _add_generate(commands: Any) -> None:
     parser.add_argument("--model", default="smollm2-135m")
     for kind, default in (("drafter", "ngram"), ("verifier", "full"), ("acceptor", "stochastic")):
         parser.add_argument(
-            f"--{kind}", default=default, metavar="SPEC", help=f"a name, or '{{use: NAME, KEY: VALUE}}'; default: {default}"
+            f"--{kind}", default=default, metavar="SPEC", help=f"a name, or '{{use: NAME, KEY: VALUE}}' ({default})"
         )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--plugin", action="append", default=[], metavar="FILE.py", help="a local file with hooks")
@@ -176,7 +176,7 @@ def _statistics(generation: Any) -> str:
     rate = "n/a" if generation.acceptance_rate is None else f"{100 * generation.acceptance_rate:.0f} %"
     parts = ", ".join(f"{part} {value:.2f} s" for part, value in seconds.items())
     return (
-        f"[{len(generation.token_ids)} tokens in {len(decode)} steps after prefill, ended by {generation.finish_reason};"
+        f"[{tokens + 1} tokens in {len(decode)} steps after prefill, ended by {generation.finish_reason};"
         f" acceptance length {length}, acceptance rate {rate}]\n[{speed}: {parts}]"
     )
 

@@ -11,7 +11,7 @@ from quasar.core.types import Acceptance, Verification
 class Stochastic(Acceptor):
     """Lossless acceptance: sample and compare for point-mass drafts, the ratio test for sampled ones.
 
-    Source: Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318; siblings after SpecInfer, arXiv 2305.09781.
+    Source: Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318; siblings as in arXiv 2305.09781.
     """
 
     name = "stochastic"

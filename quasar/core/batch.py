@@ -87,7 +87,12 @@ class Batch:
             for ids, r in zip(self._ids, requests, strict=True)
         )
         streams = Streams([(r.sampling.seed, r.prompt_id, r.sample_index) for r in requests])
-        self.context = Context(rows, streams, level, coupled)
+        self.context = Context(rows, streams, level, coupled, tuple(eos_ids))
+
+    def go_on_from(self, previous: Context) -> None:
+        """Take over what the verifier holds of an earlier batch, so that a common beginning is not forwarded again."""
+        self.context.adopt(previous, self._verifier)
+        self._columns = self._verifier.rows_forwarded(self.context)
 
     @property
     def finished(self) -> bool:

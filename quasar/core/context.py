@@ -28,6 +28,7 @@ class Context:
         streams: keys of the random numbers.
         level: 0 for the outermost pipeline.
         coupled: draft tokens are to be drawn with the target's noise; see ``draft_keys``.
+        eos_ids: ids that end a text.
         verification: the last step's verification with the logits of *all* its nodes; ``None`` before the first.
     """
 
@@ -35,6 +36,7 @@ class Context:
     streams: Streams
     level: int = 0
     coupled: bool = False
+    eos_ids: tuple[int, ...] = ()
     verification: Verification | None = None
     _scratch: dict[int, Any] = field(default_factory=dict, repr=False)
 
@@ -54,6 +56,11 @@ class Context:
             found = self._scratch[id(owner)] = (owner, make())
         state: State = found[1]
         return state
+
+    def adopt(self, other: Context, owner: object) -> None:
+        """Take ``owner``'s state over from another context: a conversation goes on with the cache that it has."""
+        if id(owner) in other._scratch:
+            self._scratch[id(owner)] = other._scratch[id(owner)]
 
     def committed(self) -> Tensor:
         """Return the committed length of every row, ``[batch]`` int64."""

@@ -10,9 +10,34 @@ import torch
 from torch import Tensor, nn
 
 from quasar.core.cache import KVCache
-from quasar.core.types import Block
 
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one forward sees; a chain, a tree and a set of parallel prefixes differ in ``visible`` only.
+
+    The cache of a row holds ``lengths`` tokens before the block. Column ``c`` of the block is written to cache entry
+    ``lengths + offsets[c]``, so every row's new entries are contiguous even where rows have different lengths.
+
+    Attributes:
+        token_ids: ``[batch, query]`` int64.
+        positions: position of each token in its sequence, ``[batch, query]`` int64.
+        offsets: where in the row's new cache entries a column is written, a permutation of 0..query-1,
+            ``[batch, query]`` int64.
+        visible: ``visible[b, i, j]`` says that query column ``i`` attends to new cache entry ``j``,
+            ``[batch, query, query]`` bool. Every column attends to the ``lengths`` earlier entries as well.
+        lengths: ``[batch]`` int64.
+        num_logits: logits are wanted for the last ``num_logits`` columns.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    offsets: Tensor
+    visible: Tensor
+    lengths: Tensor
+    num_logits: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,10 @@ class Pipeline:
         requests = self.requests([self._prompt(prompt, chat)], chosen, ["0"], 0, logits_processors)
         return Stream(self.engine(), requests, self.tokenizer)
 
+    def conversation(self, sampling: SamplingParams | None = None, **parameters: Any) -> Conversation:
+        """Return a conversation, in the model's chat template, that keeps its cache from turn to turn."""
+        return Conversation(self, sampling or validate(SamplingParams, parameters, "conversation"))
+
     def _prompt(self, text: str, chat: bool | None) -> list[int]:
         use_chat = self.tokenizer.has_chat_template if chat is None else chat
         ids: list[int] = (
@@ -199,3 +203,39 @@ def device_clock(device: str) -> Callable[[], float]:
         return time.perf_counter()
 
     return clock
+
+
+class Conversation:
+    """Several turns; what they have in common with the turns before is not forwarded again.
+
+    Made by ``Pipeline.conversation``.
+
+    Attributes:
+        messages: what was said, as ``role`` and ``content``.
+
+    Args:
+        pipeline: answers.
+        sampling: parameters of every answer.
+    """
+
+    def __init__(self, pipeline: Pipeline, sampling: SamplingParams) -> None:
+        self._pipeline, self._sampling = pipeline, sampling
+        self._context: Context | None = None
+        self.messages: list[dict[str, str]] = []
+
+    def say(self, text: str) -> Output:
+        """Add a user's message and return the answer."""
+        pipeline, turn = self._pipeline, len(self.messages) // 2
+        self.messages.append({"role": "user", "content": text})
+        ids = pipeline.tokenizer.render(self.messages)
+        engine = pipeline.engine()
+        batch = engine.start(pipeline.requests([ids], self._sampling, [f"turn {turn}"]))
+        if self._context is not None:
+            batch.go_on_from(self._context)
+        while not batch.finished:
+            engine.step(batch)
+        self._context = batch.context
+        [done] = batch.generations()
+        answer = pipeline.tokenizer.decode(done.token_ids)
+        self.messages.append({"role": "assistant", "content": answer})
+        return Output(answer, done)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from quasar.core import trees
 from quasar.core.cache import KVCache
-from quasar.core.models import LanguageModel
-from quasar.core.types import Block, Draft
+from quasar.core.models import Block, LanguageModel
+from quasar.core.types import Draft
 
 PREFILL_CHUNK = 512
 """Longest stretch of pending tokens in one forward, so that the mask of a long prompt stays small."""

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from quasar.core.cache import KVCache
-from quasar.core.models import LinearLayer, Made
-from quasar.core.types import Block
+from quasar.core.models import Block, LinearLayer, Made
 
 VOCAB = 7
 """Size of the kit's vocabulary."""

@@ -1,19 +1,32 @@
-"""Prompt lookup: what followed the last tokens when they occurred before."""
+"""Prompt lookup: what followed the last tokens when they occurred before, by every published rule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from pydantic import Field, model_validator
 
 from quasar.core.components import Drafter
-from quasar.core.context import Context
+from quasar.core.context import Context, Row
 from quasar.core.types import Draft
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "vllm_v0": {"match": "first", "short": "pad"},
+    "vllm_v1": {"match": "first", "prompt_lookup_min": 5, "prompt_lookup_max": 5},
+    "transformers": {
+        "match": "first", "prompt_lookup_max": 2, "num_speculative_tokens": 10,
+        "cut_at_eos": True, "drop_forbidden": True,
+    },
+    "spec_bench": {"match": "first", "num_speculative_tokens": 10, "short": "require", "on_miss": "dummy"},
+}  # fmt: skip
+"""Published implementations as options; each differs from the defaults in these."""
 
 
 class NgramIndex:
-    """Where each n-gram of a growing text was seen first and last, apart from its end.
+    """Where each n-gram of a growing text ended, apart from its very end.
 
     Every token is indexed once, so a lookup costs the same at 100 tokens and at 100,000.
 
@@ -24,8 +37,7 @@ class NgramIndex:
 
     def __init__(self, low: int, high: int) -> None:
         self._low, self._high = low, high
-        self._first: dict[tuple[int, ...], int] = {}
-        self._last: dict[tuple[int, ...], int] = {}
+        self._ends: dict[tuple[int, ...], list[int]] = {}
         self._indexed = 0  # n-grams that end at or before this many tokens are in
 
     def extend(self, ids: Sequence[int]) -> None:
@@ -34,27 +46,34 @@ class NgramIndex:
         recent = ids[start:]
         for end in range(self._indexed + 1, len(ids)):  # the n-gram at the very end is the one that is looked up
             for size in range(self._low, min(self._high, end) + 1):
-                key = tuple(recent[end - size - start : end - start])
-                self._first.setdefault(key, end)
-                self._last[key] = end
+                self._ends.setdefault(tuple(recent[end - size - start : end - start]), []).append(end)
         self._indexed = max(self._indexed, len(ids) - 1)
 
-    def find(self, ids: Sequence[int], match: str) -> int | None:
-        """Return where the text continues after the longest earlier occurrence of its end, or ``None``."""
-        seen = self._first if match == "first" else self._last
+    def find(self, ids: Sequence[int], match: str, following: int = 1) -> Iterator[int]:
+        """Yield where earlier occurrences of the text's end are continued, those of the longest n-gram first.
+
+        Args:
+            ids: the text.
+            match: ``first`` or ``last``, the order among occurrences of one n-gram.
+            following: tokens that must follow an occurrence.
+        """
         tail = tuple(ids[-self._high :])
         for size in range(min(self._high, len(ids)), self._low - 1, -1):
-            position = seen.get(tail[len(tail) - size :])
-            if position is not None:
-                return position
-        return None
+            ends = self._ends.get(tail[len(tail) - size :], [])
+            count = bisect_right(ends, len(ids) - following)
+            # By index: a copy of the list would cost more the longer the text is.
+            for place in range(count) if match == "first" else range(count - 1, -1, -1):
+                yield ends[place]
 
 
 class Ngram(Drafter):
     """Prompt lookup decoding: copy what followed an earlier occurrence of the last n tokens.
 
-    Source: prompt lookup decoding (Saxena, 2023) and vLLM's ``prompt_lookup_min`` / ``prompt_lookup_max``; the longest
-    n-gram that occurs earlier wins. ``match: first, short: pad`` is the setting of the paper Quasar (vLLM's V0 worker).
+    The longest n-gram that occurs earlier wins. ``preset`` selects a published implementation: ``vllm_v0`` is the path
+    of the paper Quasar, ``vllm_v1``, ``transformers`` and ``spec_bench`` are what those projects do today; options
+    given beside a preset beat it.
+
+    Source: prompt lookup decoding (Saxena, 2023), and the projects that the presets are named for.
     """
 
     name = "ngram"
@@ -63,13 +82,27 @@ class Ngram(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
+        preset: Literal["vllm_v0", "vllm_v1", "transformers", "spec_bench"] | None = Field(
+            None, description="Take the options of a published implementation."
+        )
         num_speculative_tokens: int = Field(5, ge=1, le=256, description="Draft tokens a step.")
         prompt_lookup_min: int = Field(1, ge=1, le=64, description="Shortest n-gram to look for.")
         prompt_lookup_max: int = Field(3, ge=1, le=64, description="Longest n-gram to look for; tried first.")
         match: Literal["first", "last"] = Field("last", description="Which earlier occurrence is continued.")
-        short: Literal["truncate", "pad"] = Field(
-            "truncate", description="Fewer tokens follow than wanted: draft those, or pad by repeating the last token."
+        short: Literal["truncate", "pad", "require"] = Field(
+            "truncate",
+            description="Fewer tokens follow than wanted: draft those, pad with the last token, or look elsewhere.",
         )
+        on_miss: Literal["skip", "dummy"] = Field("skip", description="Nothing found: no draft, or one dummy token.")
+        dummy_token_id: int = Field(100, ge=0, description="The dummy.")
+        cut_at_eos: bool = Field(False, description="Draft nothing from an EOS on.")
+        drop_forbidden: bool = Field(False, description="Draft nothing from a token on that a processor forbids.")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _from_preset(cls, value: Any) -> Any:
+            preset = value.get("preset") if isinstance(value, Mapping) else None
+            return {**PRESETS[str(preset)], **value} if preset in PRESETS else value
 
         @model_validator(mode="after")
         def _ordered(self) -> Any:
@@ -89,15 +122,40 @@ class Ngram(Drafter):
         drafts = []
         for row, index, limit in zip(context.rows, indices, budget, strict=True):
             size = min(config.num_speculative_tokens, limit)
-            drafts.append(self._continue(row.token_ids, index, size) if size > 0 else [])
+            drafts.append(self._continue(row, index, size, context) if size > 0 else [])
         return Draft.chains(drafts)
 
-    def _continue(self, ids: Sequence[int], index: NgramIndex, size: int) -> list[int]:
+    def _continue(self, row: Row, index: NgramIndex, size: int, context: Context) -> list[int]:
+        ids, config = row.token_ids, self.config
         index.extend(ids)
-        start = index.find(ids, self.config.match)
-        if start is None:
-            return []
-        found = list(ids[start : start + size])
-        if self.config.short == "pad":
-            found += [ids[-1]] * (size - len(found))
-        return found
+        following = config.num_speculative_tokens if config.short == "require" else 1
+        for start in index.find(ids, config.match, following):
+            found = list(ids[start : start + size])
+            if config.drop_forbidden:
+                found = _allowed(row, found, context)
+            if not found:
+                continue
+            if config.short == "pad":
+                found += [ids[-1]] * (size - len(found))
+            return _before_eos(found, context.eos_ids) if config.cut_at_eos else found
+        return [config.dummy_token_id] if config.on_miss == "dummy" else []
+
+
+def _before_eos(tokens: list[int], eos_ids: Sequence[int]) -> list[int]:
+    """Cut at the first EOS."""
+    return next((tokens[:place] for place, token in enumerate(tokens) if token in eos_ids), tokens)
+
+
+def _allowed(row: Row, tokens: list[int], context: Context) -> list[int]:
+    """Cut at the first token that a processor forbids where it stands; asked with logits that are all equal."""
+    processors = [processor for processor in row.processors if processor.needs_prefix]
+    if not processors or context.verification is None:
+        return tokens
+    flat = torch.ones((1, context.verification.probs.shape[-1]))
+    for place, token in enumerate(tokens):
+        prefix, logits = torch.tensor([[*row.token_ids, *tokens[:place]]]), flat
+        for processor in processors:
+            logits = processor(prefix, logits)
+        if logits[0, token] == -torch.inf:
+            return tokens[:place]
+    return tokens

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.compare.conftest import save_tiny_model
 
 from quasar.cli import main
+from tests.compare.conftest import save_tiny_model
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.engine import Engine, Request
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import Block, LanguageModel, ModelProvider
 from quasar.core.sampling import SamplingParams
 from quasar.core.session import Session
 from quasar.core.trees import prefixes
-from quasar.core.types import Block, Draft
+from quasar.core.types import Draft
 from quasar.drafters.none import NoDraft
 
 quick = settings(deadline=None, max_examples=150)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from quasar.core.cache import KVCache
-from quasar.core.models import LanguageModel, LinearLayer
-from quasar.core.types import Block
+from quasar.core.models import Block, LanguageModel, LinearLayer
 
 VOCAB = 3
 LONGEST = 200

@@ -96,7 +96,7 @@ def test_fbgemm_that_torch_has_lost_is_reported_and_passed_over(monkeypatch, err
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(torch, "quantize_per_channel", fail)
+    monkeypatch.setattr(torch, "_make_per_channel_quantized_tensor", fail)
     fbgemm_file._trial.cache_clear()
     try:
         assert reason in available_backends()["fbgemm"]

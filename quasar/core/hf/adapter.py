@@ -14,8 +14,7 @@ from transformers import Cache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from quasar.core.cache import KVCache
-from quasar.core.models import LinearLayer
-from quasar.core.types import Block
+from quasar.core.models import Block, LinearLayer
 
 
 class _BlockCache(Cache):  # type: ignore[misc]

@@ -56,9 +56,9 @@ class FbgemmLinear(QuantizedLinear):
         integers, scale = quantize_weight(weight, _WEIGHT_STEPS)
         zeros = torch.zeros(self.out_features, dtype=torch.int64)
         with _packing():
-            # Quantising whole steps returns them: there is one rounding rule, ours.
-            whole = torch.quantize_per_channel(integers * scale.float()[:, None], scale.double(), zeros, 0, torch.qint8)
-            self._packed = torch.ops.quantized.linear_prepack(whole, None)
+            # Not ``quantize_per_channel``, which would round anew, and from a float32 copy of the weight.
+            tensor = torch._make_per_channel_quantized_tensor(integers, scale.double(), zeros, 0)
+            self._packed = torch.ops.quantized.linear_prepack(tensor, None)
 
     @classmethod
     def unusable(cls) -> str | None:
@@ -74,8 +74,9 @@ class FbgemmLinear(QuantizedLinear):
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the integers and their float32 scales; the padding of the packed layout is not visible."""
-        return self.out_features * (self.in_features + 4)
+        """Bytes of the packed integers, in whole blocks of 512 inputs and 8 outputs, and of their float32 scales."""
+        outputs, inputs = -(-self.out_features // 8) * 8, -(-self.in_features // 512) * 512
+        return outputs * inputs + self.out_features * 4
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[..., out]`` in the dtype of ``x`` ``[..., in]``, computed in float32.

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 MAX_STEPS = 127
 """Steps on either side of zero; -128 stays unused, so that negating a row negates its integers."""
 
+_ROWS_AT_ONCE = 64
+
 
 class NotQuantizedError(Exception):
     """A backend left a weight as it was; the text is the reason, ready for a report."""
@@ -54,8 +56,15 @@ def quantize_weight(weight: Tensor, steps: int = MAX_STEPS) -> tuple[Tensor, Ten
     Returns:
         Contiguous int8 integers ``[out, in]`` and scales ``[out]``, float32 (float64 for a float64 weight).
     """
-    integers, scale = quantize_rows(weight.detach(), steps)
-    return integers.to(torch.int8).contiguous(), scale.squeeze(-1)
+    integers = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+    scales = []
+    # A few rows at a time: floating-point copies of whole weights, allocated between the integers that stay, left the
+    # heap of a converted model with holes of several times its size.
+    for start in range(0, len(weight), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        integers[rows], scale = quantize_rows(weight.detach()[rows], steps)
+        scales.append(scale.squeeze(-1))
+    return integers, torch.cat(scales)
 
 
 class QuantizedLinear(nn.Module, ABC):
