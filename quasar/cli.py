@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         registry = load_registry()
         arguments = _parser(registry).parse_args(argv, argparse.Namespace(registry=registry))
-        arguments.run(arguments)
+        return arguments.run(arguments) or 0
     except QuasarError as error:
         print(f"quasar: error: {error}", file=sys.stderr)
         return 2
@@ -40,7 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, `head` for example, has left
         sys.stderr.close()
         return 0
-    return 0
 
 
 def _parser(registry: Any) -> argparse.ArgumentParser:
@@ -81,6 +80,9 @@ def _add_compare(commands: Any) -> None:
 def _add_check(commands: Any) -> None:
     parser = commands.add_parser("check", help="compose every arm without weights; say what is exact")
     _add_run_source(parser)
+    parser.add_argument("--run", dest="run_arms", action="store_true", help="play every arm; exit 1 on a fault")
+    parser.add_argument("--model", action="store_true", help="with --run: on the file's model, not a tiny random one")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N prompts of each task")
     parser.set_defaults(run=_check)
 
 
@@ -135,8 +137,10 @@ def _compare(arguments: argparse.Namespace) -> None:
     compare(run, arguments.output or default_output(run), arguments.resume, arguments.quiet)
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    run = _load(arguments)
+def _check(arguments: argparse.Namespace) -> int:
+    run = _load(arguments, limit=arguments.limit)
+    if arguments.run_arms:
+        return _audit(run, arguments.model)
     for arm in run.arms:
         parts = arm.composition
         claim = f"exact with respect to {parts.exact_with_respect_to or 'nothing'}"
@@ -145,6 +149,20 @@ def _check(arguments: argparse.Namespace) -> None:
         print(f"{arm.name}{mark}: {parts.drafter.name} → {parts.verifier.name} → {parts.acceptor.name}")
         print(f"  {claim}: {parts.reason}.")
     print(f"{len(run.questions)} prompts, baseline '{run.baseline}'. Nothing was loaded.")
+    return 0
+
+
+def _audit(run: Any, on_real_model: bool) -> int:
+    """Play every arm; 1 if a token has no innocent explanation."""
+    from quasar.compare.audit import audit_real, audit_tiny
+    from quasar.compare.command import prepare
+
+    verdicts = audit_tiny(run) if not on_real_model else audit_real(run, *prepare(run, quiet=True))
+    failed = False
+    for verdict in verdicts:
+        print(verdict.line(), flush=True)
+        failed = failed or bool(verdict.faults)
+    return 1 if failed else 0
 
 
 def _generate(arguments: argparse.Namespace) -> None:

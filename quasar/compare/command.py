@@ -41,17 +41,10 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
     Raises:
         QuasarError: in one line; samples that were finished stay.
     """
-    from quasar.core.hf import loading
-
     device = choose_device(run.config.device)
-    source = loading.find_model(run.config.model, run.registry.model(run.config.model), quiet)
-    tokenizer = loading.load_tokenizer(source)
-    conversations = Conversations(tokenizer, run.config.chat_template)
-    check_lengths(run, conversations, source.max_length)
+    source, conversations = _look(run, quiet)
     folder = RunFolder(output, run.resolved(), resume)
-    models = loading.LoadedModels(source, device)
-    eos_ids = loading.eos_token_ids(source, tokenizer)
-    pipelines = {arm.name: Pipeline(arm.composition, models, tokenizer, eos_ids) for arm in run.arms}
+    pipelines = _load(run, source, conversations.tokenizer, device)
     run.registry.run_started(run.resolved())
     if run.added and not quiet:
         print(f"Plain arms added as baselines: {', '.join(run.added)}.", file=sys.stderr)
@@ -70,13 +63,40 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
     return _finish(run, folder, pipelines, conversations, device, quiet)
 
 
+def prepare(run: Run, quiet: bool = False) -> tuple[dict[str, Pipeline], Conversations]:
+    """Return the run's pipelines, loaded, and its prompts as ids.
+
+    Raises:
+        QuasarError: in one line, before a weight is read where that is possible.
+    """
+    source, conversations = _look(run, quiet)
+    return _load(run, source, conversations.tokenizer, choose_device(run.config.device)), conversations
+
+
+def _look(run: Run, quiet: bool) -> tuple[Any, Conversations]:
+    """Find the model and check the prompts against it, its weights still unread."""
+    from quasar.core.hf import loading
+
+    source = loading.find_model(run.config.model, run.registry.model(run.config.model), quiet)
+    conversations = Conversations(loading.load_tokenizer(source), run.config.chat_template)
+    check_lengths(run, conversations, source.max_length)
+    return source, conversations
+
+
+def _load(run: Run, source: Any, tokenizer: Any, device: str) -> dict[str, Pipeline]:
+    from quasar.core.hf import loading
+
+    models = loading.LoadedModels(source, device)
+    eos_ids = loading.eos_token_ids(source, tokenizer)
+    return {arm.name: Pipeline(arm.composition, models, tokenizer, eos_ids) for arm in run.arms}
+
+
 def _finish(
     run: Run, folder: RunFolder, pipelines: dict[str, Pipeline], conversations: Conversations, device: str, quiet: bool
 ) -> dict[str, Any]:
     """Count, write and show."""
     different = find_differences(run, folder.samples)
-    if run.sampling.temperature == 0:
-        classify(different, run, folder.samples, pipelines, conversations)
+    classify(different, run, folder.samples, pipelines, conversations)
     descriptions = {name: pipeline.composition.verifier.describe() for name, pipeline in pipelines.items()}
     found = results(run, folder.samples, descriptions, different, environment(device))
     folder.write_results(found, reporting.report(found))

@@ -16,9 +16,10 @@ from quasar.compare.runner import Conversations
 from quasar.compare.statistics import first_difference
 from quasar.compare.store import Key, SampleRecord
 from quasar.core.pipeline import Pipeline
+from quasar.core.replay import drift, replay
 
-_WIDTHS = (2, 6, 1_000_000)
-"""Tokens at a time; the last is the whole output at once."""
+_WIDTHS = (2, 6)
+"""Tokens at a time, beside the whole output at once."""
 
 
 def find_differences(run: Run, samples: Mapping[Key, SampleRecord]) -> list[dict[str, Any]]:
@@ -55,21 +56,26 @@ def classify(
 ) -> None:
     """Add to every difference what it takes to tell a near-tie from a fault.
 
-    ``top_two_gap`` is the distance between the two largest logits of plain decoding at that place, ``drift`` the
-    largest change of a logit there when the common output is forwarded several tokens at a time instead of one by one,
-    and ``kind`` is ``near-tie`` where the drift can close the gap, else ``fault``.
+    ``top_two_gap`` is the distance between the two largest logits of plain decoding at that place (scores, with the
+    target stream's noise, for a request that samples), ``drift`` the largest change of one there when the text is
+    forwarded several tokens at a time instead of one by one, and ``kind`` is ``near-tie`` where the drift can close the
+    gap, else ``fault``.
     """
     questions: dict[Any, Question] = {question.question_id: question for question in run.questions}
     for entry in found:
         keys = [(entry["question_id"], turn, entry["reference"], entry["repeat"]) for turn in range(entry["turn"] + 1)]
         answers = [samples[key].text for key in keys[:-1]]
         prompt = conversations.ids(questions[entry["question_id"]], answers)
-        common = samples[keys[-1]].token_ids[: entry["position"]]
+        plain = samples[keys[-1]]
+        upto = plain.token_ids[: entry["position"] + 1]
+        if entry["token_ids"][1] is None:  # plain decoding had ended; what it would have drawn next is not needed
+            upto = (*upto, entry["token_ids"][0])
         pipeline = pipelines[entry["reference"]]
-        alone = pipeline.teacher_force(prompt, common, 1)
-        top = alone.topk(2).values
+        name = f"{entry['question_id']}/{entry['turn']}"
+        [request] = pipeline.requests([prompt], run.sampling, [name], entry["repeat"])
+        verifier = pipeline.composition.verifier
+        top = replay(verifier, request, upto, 1)[-1].topk(2).values
         entry["top_two_gap"] = float(top[0] - top[1])
-        together = (pipeline.teacher_force(prompt, common, width) for width in _WIDTHS)
-        entry["drift"] = max(float((alone - other).abs().max()) for other in together)
-        # Two logits that move towards each other by the drift each close a gap of twice the drift.
+        entry["drift"] = max(float(drift(verifier, request, upto, width)[-1]) for width in (*_WIDTHS, len(upto)))
+        # Two scores that move towards each other by the drift each close a gap of twice the drift.
         entry["kind"] = "near-tie" if entry["top_two_gap"] <= 2 * entry["drift"] else "fault"

@@ -10,13 +10,12 @@ import torch
 
 from quasar.core.composition import Composition
 from quasar.core.config import validate
-from quasar.core.context import Context, Row, TokenView
+from quasar.core.context import Context
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import ConfigError
 from quasar.core.output import Output, Stream
 from quasar.core.sampling import SamplingParams
-from quasar.core.streams import Streams
-from quasar.core.types import Draft, Generation, StepRecord
+from quasar.core.types import Generation, StepRecord
 
 
 class Pipeline:
@@ -173,37 +172,6 @@ class Pipeline:
         )
         return ids
 
-    @torch.inference_mode()
-    def teacher_force(self, prompt: Sequence[int], output: Sequence[int], columns: int) -> torch.Tensor:
-        """Return the verifier's logits after ``prompt`` and ``output``, the output forwarded ``columns`` at a time.
-
-        One at a time is exactly what plain decoding does; more at a time is what verification does.
-
-        Returns:
-            ``[vocab]`` float.
-        """
-        ids = list(prompt)
-        row = Row(TokenView(ids), len(ids), "", 0, SamplingParams.model_validate({}))
-        context, verifier = Context((row,), Streams([(0, "", 0)])), self.composition.verifier
-        verification = verifier.verify(context, Draft.empty(1))
-        for start in range(0, len(output), columns):
-            ids.extend(output[start : start + columns])
-            verification = verifier.verify(context, Draft.empty(1))
-        logits = verification.logits if verification.logits is not None else verification.probs.log()
-        return logits[0, 0].float()
-
-
-def device_clock(device: str) -> Callable[[], float]:
-    """Return a clock in seconds that waits for work queued on ``device``."""
-    if not str(device).startswith("cuda"):
-        return time.perf_counter
-
-    def clock() -> float:
-        torch.cuda.synchronize()
-        return time.perf_counter()
-
-    return clock
-
 
 class Conversation:
     """Several turns; what they have in common with the turns before is not forwarded again.
@@ -239,3 +207,15 @@ class Conversation:
         answer = pipeline.tokenizer.decode(done.token_ids)
         self.messages.append({"role": "assistant", "content": answer})
         return Output(answer, done)
+
+
+def device_clock(device: str) -> Callable[[], float]:
+    """Return a clock in seconds that waits for work queued on ``device``."""
+    if not str(device).startswith("cuda"):
+        return time.perf_counter
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return clock

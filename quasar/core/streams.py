@@ -49,6 +49,12 @@ def uniforms(keys: Tensor) -> Tensor:
     return (_shift(mix(keys), 12).to(torch.float64) + 0.5) * 2.0**-52
 
 
+def exponentials(keys: Tensor, vocab: int) -> Tensor:
+    """Return exponential noise for each key, indexed by token id, ``[..., vocab]`` float64."""
+    counters = torch.arange(vocab, device=keys.device) * _signed(_GOLDEN)
+    return -uniforms(keys[..., None] + counters).log_()
+
+
 def draw(probs: Tensor, keys: Tensor) -> Tensor:
     """Draw one token per key by Gumbel-max: argmax of probability ÷ exponential noise, noise indexed by token id.
 
@@ -62,9 +68,7 @@ def draw(probs: Tensor, keys: Tensor) -> Tensor:
     top = probs.max(dim=-1)
     if bool((top.values == probs.sum(dim=-1)).all()):
         return top.indices  # every law is one-hot: the same answer without 49152 random numbers a row
-    counters = torch.arange(probs.shape[-1], device=probs.device) * _signed(_GOLDEN)
-    noise = -uniforms(keys[..., None] + counters).log_()  # [..., vocab] exponential
-    return noise.reciprocal_().mul_(probs).argmax(dim=-1)
+    return exponentials(keys.to(probs.device), probs.shape[-1]).reciprocal_().mul_(probs).argmax(dim=-1)
 
 
 class Streams:

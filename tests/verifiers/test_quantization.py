@@ -89,14 +89,14 @@ def test_sixteen_bit_rows_are_quantised_in_float32():
     assert quantize_rows(gaussian(2, 3, dtype=torch.float64))[1].dtype == torch.float64
 
 
-def test_weight_integers_are_contiguous_whatever_the_strides():
-    weight = gaussian(24, 33)
-    integers, scale = quantize_weight(weight.T)
-    expected_integers, expected_scale = quantize_weight(weight.T.contiguous())
+def test_weight_integers_are_those_of_its_rows_and_contiguous_whatever_the_strides():
+    weight = gaussian(24, 150, seed=30).T
+    integers, scale = quantize_weight(weight, 90)
+    expected_integers, expected_scale = quantize_rows(weight, 90)
     assert integers.is_contiguous()
     assert integers.dtype == torch.int8
-    assert torch.equal(integers, expected_integers)
-    assert torch.equal(scale, expected_scale)
+    assert torch.equal(integers.float(), expected_integers)
+    assert torch.equal(scale, expected_scale[:, 0])
 
 
 # --- conversion -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""``quasar check --run``: play every arm, and judge each of its tokens by plain decoding with the same verifier.
+
+On a tiny random model this takes seconds and needs no download; on the real model the arm's own text is teacher-forced
+through plain decoding. A token is *identical* if plain decoding would have drawn it after the same prefix, a *near-tie*
+if another one leads by less than the drift between row counts can close, and a *fault* otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from quasar.compare.config import Arm, Run
+from quasar.compare.runner import Conversations
+from quasar.core.batch import Request
+from quasar.core.components import Verifier
+from quasar.core.hf.tiny import VOCAB, TinyModels
+from quasar.core.pipeline import Pipeline
+from quasar.core.replay import drift, replay
+
+WIDTHS = (2, 4, 8)
+"""Row counts whose drift is measured."""
+
+_TINY_PROMPTS, _TINY_TOKENS = 6, 48
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one arm.
+
+    Attributes:
+        arm: its name.
+        tokens: how many were judged.
+        near_ties: of these, how many differ by less than the drift explains.
+        faults: of these, how many differ by more; each as ``(prompt, position, gap)``.
+        drift: largest drift of the arm's verifier by row count.
+        skipped: why the arm was not judged, or ``None``.
+    """
+
+    arm: str
+    tokens: int = 0
+    near_ties: int = 0
+    faults: tuple[tuple[str, int, float], ...] = ()
+    drift: Mapping[int, float] | None = None
+    skipped: str | None = None
+
+    def line(self) -> str:
+        """One line for the terminal."""
+        if self.skipped is not None or self.drift is None:
+            return f"{self.arm}: not judged, {self.skipped}"
+        identical = self.tokens - self.near_ties - len(self.faults)
+        drifts = ", ".join(f"{width} rows {value:.2g}" for width, value in self.drift.items())
+        place = "".join(f"; first at prompt {p}, token {i}, gap {gap:.3g}" for p, i, gap in self.faults[:1])
+        return (
+            f"{self.arm}: {identical} identical, {self.near_ties} near-ties, {len(self.faults)} faults "
+            f"of {self.tokens} tokens{place} (drift: {drifts})"
+        )
+
+
+class _Bytes:
+    """Stands in for a tokenizer where there is no text: one letter an id."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return "".join(chr(0x100 + token) for token in ids)
+
+
+def audit_tiny(run: Run) -> Iterator[Verdict]:
+    """Judge every arm on a tiny random model, prompts with repetition in them."""
+    models, generator = TinyModels(), random.Random(0)
+    motifs = [[generator.randrange(VOCAB) for _ in range(generator.randrange(3, 9))] for _ in range(_TINY_PROMPTS)]
+    prompts = {f"tiny {i}": motif * 3 + motif[:2] for i, motif in enumerate(motifs)}
+    plain = {"stop": (), "suppress_tokens": (), "bad_words_ids": (), "stop_token_ids": (), "logit_bias": ()}
+    sampling = run.sampling.model_copy(update={"max_new_tokens": _TINY_TOKENS, **plain})
+    for arm in run.arms:
+        pipeline = Pipeline(arm.composition, models, _Bytes(), ())
+        requests = [r for name, ids in prompts.items() for r in pipeline.requests([ids], sampling, [name])]
+        yield _judge(arm, pipeline, requests)
+
+
+def audit_real(run: Run, pipelines: Mapping[str, Pipeline], conversations: Conversations) -> Iterator[Verdict]:
+    """Judge every arm on the run's own model and the first turns of its prompts."""
+    for arm in run.arms:
+        pipeline = pipelines[arm.name]
+        requests = [
+            request
+            for question in run.questions
+            for request in pipeline.requests(
+                [conversations.ids(question, [])], run.sampling, [f"{question.question_id}/0"]
+            )
+        ]
+        yield _judge(arm, pipeline, requests)
+
+
+def _judge(arm: Arm, pipeline: Pipeline, requests: Sequence[Request]) -> Verdict:
+    if not arm.composition.same_text:
+        return Verdict(arm.name, skipped="its text is not plain decoding's by construction")
+    verifier = arm.composition.verifier
+    outputs = [pipeline.run([request])[0].token_ids for request in requests]
+    drifts = _drifts(verifier, requests[0], outputs[0])
+    tokens, near_ties, faults = 0, 0, []
+    for request, output in zip(requests, outputs, strict=True):
+        scores = replay(verifier, request, output, 1)
+        gaps = scores.amax(dim=-1) - scores[range(len(output)), list(output)]
+        tokens += len(output)
+        for place in gaps.nonzero()[:, 0].tolist():
+            gap = float(gaps[place])
+            # The drift of this very place too: the largest of one prompt may be smaller than another prompt's.
+            here = max(float(drift(verifier, request, output[: place + 1], width)[-1]) for width in WIDTHS)
+            if gap <= 2 * max(here, *drifts.values()):
+                near_ties += 1
+            else:
+                faults.append((request.prompt_id, place, gap))
+    return Verdict(arm.name, tokens, near_ties, tuple(faults), drifts)
+
+
+def _drifts(verifier: Verifier, request: Request, output: Sequence[int]) -> dict[int, float]:
+    return {width: float(drift(verifier, request, output, width).max()) for width in WIDTHS}

@@ -1,0 +1,53 @@
+"""A tiny random model, for playing a pipeline in seconds and without a download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from quasar.core.hf.adapter import HFModel
+from quasar.core.models import Made
+
+VOCAB = 101
+
+
+class TinyModels:
+    """Hands out a random Llama of two layers; see ``ModelProvider``.
+
+    ``auto`` is float32: it is what every backend can multiply, and its rounding is small.
+    """
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def target(self, dtype: str = "auto") -> HFModel:
+        """Return the model in ``dtype``, the same weights in every one."""
+        key = "float32" if dtype == "auto" else dtype
+        if key not in self._made:
+            self._made[key] = HFModel(_tiny_llama().to(getattr(torch, key)), "a tiny random Llama")
+        model: HFModel = self._made[key]
+        return model
+
+    def derived(self, key: str, make: Callable[[], Made]) -> Made:
+        """Return what ``make`` made under ``key``; see ``ModelProvider.derived``."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
+
+def _tiny_llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=VOCAB, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=512,
+            )
+        )  # fmt: skip

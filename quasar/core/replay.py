@@ -1,0 +1,67 @@
+"""Teacher forcing: what a verifier would have drawn at every place of a given text, forwarded in any width.
+
+One token at a time is exactly what plain decoding does, several at a time is what verification does; the difference
+between the two is rounding, and this is where it is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quasar.core.batch import Request
+from quasar.core.components import Verifier
+from quasar.core.context import Context
+from quasar.core.relaxation import soft_law
+from quasar.core.rows import Row, TokenView
+from quasar.core.streams import Streams, exponentials
+from quasar.core.types import Draft
+
+
+@torch.inference_mode()
+def replay(verifier: Verifier, request: Request, output: Sequence[int], columns: int) -> Tensor:
+    """Return the scores by which each token of ``output`` is drawn; the token with the largest score is the one.
+
+    Scores are log-probabilities after every processor, with the target stream's Gumbel noise added for a request that
+    samples, so "which token" is an argmax at any temperature.
+
+    Args:
+        verifier: whose law.
+        request: the prompt, its parameters and random streams.
+        output: the tokens after the prompt.
+        columns: tokens that are forwarded at a time.
+
+    Returns:
+        ``[len(output), vocab]`` float64.
+    """
+    ids, prompt_length = list(request.prompt_ids), len(request.prompt_ids)
+    row = Row(
+        TokenView(ids), prompt_length, request.prompt_id, request.sample_index, request.sampling, request.processors
+    )
+    streams = Streams([(request.sampling.seed, request.prompt_id, request.sample_index)])
+    context = Context((row,), streams)
+    verifier.verify(context, Draft.empty(1))  # the prompt by itself, as in generation
+    found = []
+    for start in range(0, len(output), columns):
+        here = output[start : start + columns]
+        verification = verifier.verify(context, Draft.chains([here[:-1]]))
+        scores = soft_law(verification, context, 1.0)[0].double().log()  # [len(here), vocab]
+        if request.sampling.temperature > 0:
+            positions = torch.arange(len(ids), len(ids) + len(here))[None]
+            keys = streams.target(positions).to(scores.device)[0]
+            scores = scores - exponentials(keys, scores.shape[-1]).log()
+        found.append(scores)
+        ids.extend(here)
+    return torch.cat(found)
+
+
+def drift(verifier: Verifier, request: Request, output: Sequence[int], columns: int) -> Tensor:
+    """Return how far a score moves at each place when ``columns`` tokens are forwarded at a time instead of one.
+
+    Returns:
+        ``[len(output)]`` float64, the largest change over tokens that are possible both ways.
+    """
+    change = (replay(verifier, request, output, 1) - replay(verifier, request, output, columns)).abs()
+    return torch.where(change.isfinite(), change, 0.0).amax(dim=-1)
