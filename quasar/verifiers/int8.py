@@ -39,24 +39,29 @@ class Int8(ModelVerifier):
 
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return a quantised copy of the target, made once for all arms with these options."""
-        backend, dtype, head = self._backend(), self.config.dtype, self.config.quantize_lm_head
+        dtype, head = self.config.dtype, self.config.quantize_lm_head
+        target = models.target(dtype)
+        backend = choose_backend(self.config.backend, target)
 
         def make() -> tuple[LanguageModel, ConversionReport]:
-            model = models.target(dtype).sharing_copy()
+            model = target.sharing_copy()
             return model, convert(model, backend, quantize_lm_head=head)
 
         model, self._report = models.derived(f"int8/{backend}/{dtype}/{head}", make)
         return model
 
-    def _backend(self) -> str:
-        wanted, in_float64 = self.config.backend, self.config.dtype == "float64"
-        if wanted == "fbgemm" and in_float64:
-            raise ConfigError("verifier 'int8': backend 'fbgemm' computes in float32; for float64 take 'reference'.")
-        return choose_backend("reference" if wanted == "auto" and in_float64 else wanted)
-
     def reference(self) -> str:
-        """The quantised model, with the backend: they round differently."""
-        return f"the model in W8A8 int8 ({self._backend()} backend)"
+        """The quantised model; a backend that was asked for is named, because they round differently.
+
+        Raises:
+            ConfigError: the backend cannot be used here, which is known before a weight is read.
+        """
+        wanted = self.config.backend
+        if wanted == "auto":
+            return "the model in W8A8 int8"
+        if wanted == "fbgemm" and self.config.dtype == "float64":
+            raise ConfigError("verifier 'int8': backend 'fbgemm' computes in float32; for float64 take 'reference'.")
+        return f"the model in W8A8 int8 ({choose_backend(wanted)} backend)"
 
     def describe(self) -> dict[str, object]:
         """Backend and what was converted, beside what every model verifier says."""

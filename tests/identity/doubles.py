@@ -124,7 +124,7 @@ class SelfDraft(Drafter):
             so_far = Draft.chains(tokens)
             slots = so_far.num_nodes  # each row's last slot
             law = context.law(session.forward(texts, so_far), so_far)[torch.arange(len(texts)), slots]
-            keys = context.streams.own("draft", torch.full((len(texts), 1), node), context.committed(), context.level)
+            keys = context.draft_keys(torch.full((len(texts), 1), node), torch.tensor(node))
             drawn = draw(law, keys[:, 0]).tolist()
             laws.append(law)
             for row, token in enumerate(drawn):

@@ -7,7 +7,7 @@ from doubles import Flaky, Oracle, Partial, RandomTree, Truth, WatchedVerifier, 
 from tiny_models import tiny_model
 
 from quasar.acceptors.stochastic import Stochastic
-from quasar.core.components import Drafter
+from quasar.core.components import Acceptor, Drafter
 from quasar.core.engine import Engine, Request
 from quasar.core.hf.processors import build_processors
 from quasar.core.sampling import SamplingParams
@@ -42,10 +42,12 @@ def generate(
     wanted: Sequence[Request],
     eos_ids: Sequence[int] = (),
     decode: Callable[[Sequence[int]], str] | None = None,
+    acceptor: Acceptor | None = None,
 ) -> list[Generation]:
     """Run the engine, and check what must hold of every run."""
     verifier = WatchedVerifier(tiny_model(family))
-    generations = Engine(drafter, verifier, Stochastic(), eos_ids=eos_ids, decode=decode).generate(wanted)
+    engine = Engine(drafter, verifier, acceptor or Stochastic(), eos_ids=eos_ids, decode=decode)
+    generations = engine.generate(wanted)
     for done in generations:
         assert sum(step.committed[0] for step in done.steps) == len(done.token_ids)
         assert all(step.committed[0] >= 1 for step in done.steps)

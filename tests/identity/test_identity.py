@@ -8,8 +8,10 @@ from doubles import Empty, SelfDraft
 from harness import DRAFTERS, GAMMA, PROMPTS, generate, params, plain, requests, texts, truth
 from tiny_models import FAMILIES, SLIDING, WINDOW, rounding, tiny_model
 
+from quasar.acceptors.coupled import Coupled
 from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.drafters.bigram import Bigram
 from quasar.drafters.none import NoDraft
 
 BATCHES = {"one": ("looping",), "ragged": ("looping", "single", "long")}
@@ -157,6 +159,62 @@ def test_self_draft_under_processors_is_accepted_whole():
     sampling = params(0.8, max_new_tokens=FULL_BLOCKS, repetition_penalty=1.5, top_k=20, top_p=0.9)
     drafted = generate("llama-gqa", SelfDraft(tiny_model("llama-gqa"), GAMMA), requests(BATCHES["ragged"], sampling))
     assert [done.acceptance_rate for done in drafted] == [1.0] * 3
+
+
+# --- coupled acceptance -----------------------------------------------------------------------------------------------
+
+
+@any_temperature
+@pytest.mark.parametrize("names", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("drafter", ["partial-3", "tree", "ngram-last-pad"])
+def test_coupled_acceptance_gives_plain_decodings_text_for_point_masses(drafter, names, temperature):
+    sampling = params(temperature)
+    made = DRAFTERS[drafter](truth("llama-gqa", names, sampling))
+    drafted = generate("llama-gqa", made, requests(names, sampling), acceptor=Coupled())
+    assert texts(drafted) == texts(plain("llama-gqa", names, sampling))
+
+
+@any_temperature
+@pytest.mark.parametrize("family", ["llama-gqa", "gpt2", "gemma3-mixed"])
+def test_coupled_acceptance_gives_plain_decodings_text_for_sampled_drafts(family, temperature):
+    names, sampling = BATCHES["ragged"], params(temperature, max_new_tokens=24)
+    drafted = generate(family, Bigram(), requests(names, sampling), acceptor=Coupled())
+    assert texts(drafted) == texts(plain(family, names, sampling))
+    assert sum(done.num_drafted for done in drafted) > 0
+
+
+@every_family
+def test_a_model_coupled_with_itself_accepts_all_and_gives_plain_decodings_text(family):
+    names, sampling = BATCHES["ragged"], params(1.0, max_new_tokens=FULL_BLOCKS)
+    drafter = SelfDraft(tiny_model(family), GAMMA)
+    drafted = generate(family, drafter, requests(names, sampling), acceptor=Coupled())
+    assert [done.acceptance_rate for done in drafted] == [1.0] * 3
+    assert texts(drafted) == texts(plain(family, names, sampling))
+
+
+# --- log-probabilities ------------------------------------------------------------------------------------------------
+
+
+@any_temperature
+@pytest.mark.parametrize("drafter", ["oracle", "partial-1", "partial-3", "flaky", "tree"])
+def test_log_probabilities_are_those_of_plain_decoding_at_every_place(drafter, temperature):
+    names, sampling = BATCHES["ragged"], params(temperature, logprobs=True, repetition_penalty=1.3)
+    plainly = plain("llama-gqa", names, sampling)
+    drafted = generate("llama-gqa", DRAFTERS[drafter](truth("llama-gqa", names, sampling)), requests(names, sampling))
+    for done, expected in zip(drafted, plainly, strict=True):
+        assert done.logprobs == pytest.approx(expected.logprobs, rel=0, abs=1e-9)
+        assert len(done.logprobs) == len(done.token_ids)
+
+
+def test_log_probabilities_are_the_models_own():
+    sampling = params(0.7, logprobs=True, top_k=5)
+    done = plain("llama-gqa", ("looping",), sampling)[0]
+    ids = [*PROMPTS["looping"], *done.token_ids]
+    with torch.inference_mode():
+        laws = tiny_model("llama-gqa").module(torch.tensor([ids])).logits[0].log_softmax(dim=-1)
+    start = len(PROMPTS["looping"])
+    expected = [float(laws[place - 1, ids[place]]) for place in range(start, len(ids))]
+    assert done.logprobs == pytest.approx(expected, rel=0, abs=1e-9)
 
 
 # --- seeds and batches ------------------------------------------------------------------------------------------------

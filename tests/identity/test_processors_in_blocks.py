@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from harness import DRAFTERS, PROMPTS, generate, params, plain, requests, texts, truth
+from tiny_models import VOCAB
 
 from quasar.drafters.none import NoDraft
 
@@ -18,6 +19,15 @@ SETTINGS = {
     "top-k": {"temperature": 0.8, "top_k": 5},
     "top-p": {"temperature": 1.2, "top_p": 0.6},
     "min-p": {"temperature": 1.5, "min_p": 0.2},
+    "presence and frequency penalty": {"temperature": 1.0, "presence_penalty": 1.5, "frequency_penalty": 0.5},
+    "negative frequency penalty": {"temperature": 0.0, "frequency_penalty": -1.0},
+    "logit bias": {"temperature": 1.0, "logit_bias": tuple((token, 2.0) for token in range(0, VOCAB, 3))},
+    "suppressed tokens": {"temperature": 1.0, "suppress_tokens": tuple(range(0, VOCAB, 3))},
+    "no bigram twice": {"temperature": 0.0, "no_repeat_ngram_size": 2, "max_new_tokens": 30},
+    "bad words": {
+        "temperature": 1.0,
+        "bad_words_ids": tuple((a, b) for a in range(VOCAB) for b in range(a % 3, VOCAB, 3)),
+    },
     "everything": {"temperature": 0.9, "repetition_penalty": 1.3, "top_k": 30, "top_p": 0.9, "min_p": 0.02},
 }
 
@@ -34,7 +44,7 @@ def test_text_is_that_of_plain_decoding_with_the_same_processors(family, setting
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_these_settings_change_the_text(setting):
     # guards the test above
-    without = params(setting["temperature"])
+    without = params(setting["temperature"], max_new_tokens=setting.get("max_new_tokens", 16))
     assert texts(plain("llama-gqa", RAGGED, params(**setting))) != texts(plain("llama-gqa", RAGGED, without))
 
 

@@ -64,6 +64,17 @@ def test_an_accepted_count_leaves_out_what_eos_cut_off():
     assert [(step.drafted[0], step.accepted[0], step.committed[0]) for step in done.decode_steps] == [(GAMMA, 3, 3)]
 
 
+@drafters
+@any_temperature
+def test_a_stop_id_ends_the_text_at_every_place_of_a_block(drafter, temperature):
+    known = truth(FAMILY, ("looping",), params(temperature))
+    whole = known["looping"]
+    for place in PLACES:
+        sampling = params(temperature, stop_token_ids=(whole[place],))
+        drafted = generate(FAMILY, DRAFTERS[drafter](known), requests(("looping",), sampling))
+        assert outcomes(drafted) == [(whole[: whole.index(whole[place]) + 1], "stop")]
+
+
 def test_eos_is_a_token_like_any_other_when_it_is_ignored():
     sampling = params(1.0, ignore_eos=True)
     known = truth(FAMILY, RAGGED, params(1.0))
