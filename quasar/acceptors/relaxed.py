@@ -26,7 +26,8 @@ class Relaxed(Acceptor):
     is the law. Siblings share the mean of their laws.
 
     The output follows the mixture only if the drafter's law is known at every committed place, the one after the last
-    draft included (``Draft.next_laws``); otherwise those places follow the target, and the whole follows nothing.
+    draft included (``Draft.next_laws``); otherwise those places follow the target, and the whole follows nothing. The
+    first token, which reading the prompt yields, always follows the target.
 
     Source: the probability mixture of DIVERSED, arXiv 2604.07622, with a constant weight.
     """
@@ -51,7 +52,8 @@ class Relaxed(Acceptor):
     def follows(self, drafter: Drafter) -> str | None:
         """Name the mixture, if the drafter's law is known everywhere."""
         weight = self.config.weight
-        return f"the mixture {weight:g} · target + {1 - weight:g} · draft" if drafter.next_laws else None
+        mixture = f"the mixture {weight:g} · target + {1 - weight:g} · draft, after the first token"
+        return mixture if drafter.next_laws else None
 
     def accept(self, verification: Verification, context: Context) -> Acceptance:
         """Return what the lossless rule accepts with respect to the mixture."""

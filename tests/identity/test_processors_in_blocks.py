@@ -13,6 +13,9 @@ from quasar.drafters.none import NoDraft
 RAGGED = tuple(PROMPTS)
 drafters = pytest.mark.parametrize("drafter", ["oracle", "partial-1", "partial-3", "flaky", "tree", "ngram-last-pad"])
 
+PAIRS = tuple((before, after) for before in range(VOCAB) for after in range(before % 3, VOCAB, 3))
+"""A third of all pairs of tokens."""
+
 SETTINGS = {
     "repetition penalty at 0": {"temperature": 0.0, "repetition_penalty": 1.5},
     "repetition penalty": {"temperature": 1.0, "repetition_penalty": 1.5},
