@@ -18,10 +18,6 @@ from quasar.compare.store import Key, SampleRecord
 from quasar.core.pipeline import Pipeline
 from quasar.core.replay import drift, replay
 
-_WIDTHS = (2, 6)
-"""Tokens at a time, beside the whole output at once."""
-
-
 def find_differences(run: Run, samples: Mapping[Key, SampleRecord]) -> list[dict[str, Any]]:
     """Return every answer of an arm that differs, though by construction it should not, from its plain arm's.
 
@@ -58,8 +54,8 @@ def classify(
 
     ``top_two_gap`` is the distance between the two largest logits of plain decoding at that place (scores, with the
     target stream's noise, for a request that samples), ``drift`` the largest change of one there when the text is
-    forwarded several tokens at a time instead of one by one, and ``kind`` is ``near-tie`` where the drift can close the
-    gap, else ``fault``.
+    forwarded in blocks of the arm's row counts instead of one by one, and ``kind`` is ``near-tie`` where the drift can
+    close the gap, else ``fault``.
     """
     questions: dict[Any, Question] = {question.question_id: question for question in run.questions}
     for entry in found:
@@ -74,8 +70,12 @@ def classify(
         name = f"{entry['question_id']}/{entry['turn']}"
         [request] = pipeline.requests([prompt], run.sampling, [name], entry["repeat"])
         verifier = pipeline.composition.verifier
-        top = replay(verifier, request, upto, 1)[-1].topk(2).values
+        alone = replay(verifier, request, upto, 1)
+        top = alone[-1].topk(2).values
         entry["top_two_gap"] = float(top[0] - top[1])
-        entry["drift"] = max(float(drift(verifier, request, upto, width)[-1]) for width in (*_WIDTHS, len(upto)))
+        # The arm's own row counts: slot 0 and as many drafts as it had.
+        deepest = len(samples[(entry["question_id"], entry["turn"], entry["arm"], entry["repeat"])].drafted_at)
+        widths = sorted({2, *range(3, deepest + 2)})
+        entry["drift"] = float(drift(alone, [replay(verifier, request, upto, width) for width in widths])[-1])
         # Two scores that move towards each other by the drift each close a gap of twice the drift.
         entry["kind"] = "near-tie" if entry["top_two_gap"] <= 2 * entry["drift"] else "fault"

@@ -31,7 +31,8 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], columns:
         verifier: whose law.
         request: the prompt, its parameters and random streams.
         output: the tokens after the prompt.
-        columns: tokens that are forwarded at a time.
+        columns: rows of each forward. Blocks are always full, the last one with draft tokens of no meaning, because
+            kernels choose their order of summation by the number of rows.
 
     Returns:
         ``[len(output), vocab]`` float64.
@@ -46,8 +47,9 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], columns:
     found = []
     for start in range(0, len(output), columns):
         here = output[start : start + columns]
-        verification = verifier.verify(context, Draft.chains([here[:-1]]))
-        scores = soft_law(verification, context, 1.0)[0].double().log()  # [len(here), vocab]
+        filler = [here[-1]] * (columns - len(here))
+        verification = verifier.verify(context, Draft.chains([[*here, *filler][: columns - 1]]))
+        scores = soft_law(verification, context, 1.0)[0, : len(here)].double().log()  # [len(here), vocab]
         if request.sampling.temperature > 0:
             positions = torch.arange(len(ids), len(ids) + len(here))[None]
             keys = streams.target(positions).to(scores.device)[0]
@@ -57,11 +59,15 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], columns:
     return torch.cat(found)
 
 
-def drift(verifier: Verifier, request: Request, output: Sequence[int], columns: int) -> Tensor:
-    """Return how far a score moves at each place when ``columns`` tokens are forwarded at a time instead of one.
+def drift(scores: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Return how far a score moves at each place from one row count to others.
+
+    Args:
+        scores: what ``replay`` returned for one row at a time, ``[places, vocab]``.
+        others: the same for other row counts.
 
     Returns:
-        ``[len(output)]`` float64, the largest change over tokens that are possible both ways.
+        ``[places]`` float64, the largest change of a token that is possible in both.
     """
-    change = (replay(verifier, request, output, 1) - replay(verifier, request, output, columns)).abs()
-    return torch.where(change.isfinite(), change, 0.0).amax(dim=-1)
+    changes = [torch.where(scores.isfinite() & other.isfinite(), (scores - other).abs(), 0.0) for other in others]
+    return torch.stack([change.amax(dim=-1) for change in changes]).amax(dim=0)

@@ -160,6 +160,17 @@ def test_another_text_in_the_same_session_is_read_from_where_it_differs():
     assert model.blocks[-1].lengths.tolist() == [2]
 
 
+def test_a_session_survives_a_forward_that_fails(monkeypatch: pytest.MonkeyPatch):
+    tested, draft = Session(TokenModel(), 1), Draft.chains([[1, 0]])
+    tested.forward([[0]], draft)
+    with monkeypatch.context() as patch:
+        patch.setattr(TokenModel, "forward", lambda self, block, cache: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tested.forward([[0, 1, 2]], draft)
+    for text in ([0, 1, 1, 2], [0, 1, 2]):
+        assert_right(tested.forward([text], draft), [text], draft)
+
+
 def test_the_cache_grows_when_a_text_outgrows_it():
     tested, text = Session(TokenModel(), 1, capacity=4), [0]
     for step in range(100):

@@ -48,6 +48,17 @@ def test_a_chain_deeper_than_the_window_is_right_at_every_place(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_tree_deeper_than_the_window_is_right_along_its_trunk(family):
+    # every node of the trunk has a sibling before it, so that cache entries run ahead of positions
+    model, chance, nodes, trunk = tiny_model(family), random.Random(4), [], 0
+    for _ in range(WINDOW + 4):
+        nodes += [(chance.randrange(VOCAB), trunk), (chance.randrange(VOCAB), trunk)]
+        trunk = len(nodes)
+    text, draft = list(PROMPTS["looping"]), Draft.trees([nodes])
+    assert_every_path_is_right(model, [text], draft, Session(model, 1).forward([text], draft))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_session_is_right_after_any_history(family, batch):
     # accepted and rejected paths, texts that jump ahead, that shrink, and that are replaced
