@@ -16,7 +16,7 @@ from quasar.compare.runner import Conversations
 from quasar.core.batch import Request
 from quasar.core.hf.tiny import VOCAB, TinyModels
 from quasar.core.pipeline import Pipeline
-from quasar.core.replay import drift, replay
+from quasar.core.replay import drift, replay, uniform_steps
 
 WIDTHS = (2, 4, 8)
 """Row counts whose drift is measured."""
@@ -33,7 +33,7 @@ class Verdict:
         tokens: how many were judged.
         near_ties: of these, how many differ by less than the drift explains.
         faults: of these, how many differ by more; each as ``(prompt, position, gap)``.
-        drift: largest drift of the arm's verifier by row count.
+        drift: largest drift of the arm's verifier, for steps like the arm's own and by row count.
         skipped: why the arm was not judged, or ``None``.
     """
 
@@ -41,7 +41,7 @@ class Verdict:
     tokens: int = 0
     near_ties: int = 0
     faults: tuple[tuple[str, int, float], ...] = ()
-    drift: Mapping[int, float] | None = None
+    drift: Mapping[str, float] | None = None
     skipped: str | None = None
 
     def line(self) -> str:
@@ -49,7 +49,7 @@ class Verdict:
         if self.skipped is not None or self.drift is None:
             return f"{self.arm}: not judged, {self.skipped}"
         identical = self.tokens - self.near_ties - len(self.faults)
-        drifts = ", ".join(f"{width} rows {value:.2g}" for width, value in self.drift.items())
+        drifts = ", ".join(f"{way} {value:.2g}" for way, value in self.drift.items())
         place = "".join(f"; first at prompt {p}, token {i}, gap {gap:.3g}" for p, i, gap in self.faults[:1])
         return (
             f"{self.arm}: {identical} identical, {self.near_ties} near-ties, {len(self.faults)} faults "
@@ -95,18 +95,21 @@ def _judge(arm: Arm, pipeline: Pipeline, requests: Sequence[Request]) -> Verdict
     if not arm.composition.same_text:
         return Verdict(arm.name, skipped="its text is not plain decoding's by construction")
     verifier = arm.composition.verifier
-    outputs = [pipeline.run([request])[0].token_ids for request in requests]
-    drifts: dict[int, float] = {}
+    generations = [pipeline.run([request])[0] for request in requests]
+    drifts: dict[str, float] = {}
     tokens, near_ties, faults = 0, 0, []
-    for request, output in zip(requests, outputs, strict=True):
-        alone = replay(verifier, request, output, 1)
+    for request, done in zip(requests, generations, strict=True):
+        output = done.token_ids
+        alone = replay(verifier, request, output, uniform_steps(len(output), 1))
         gaps = alone.amax(dim=-1) - alone[range(len(output)), list(output)]
         tokens += len(output)
         if drifts and not bool(gaps.any()):
             continue
-        moved = {width: drift(alone, [replay(verifier, request, output, width)]) for width in WIDTHS}
-        for width, change in moved.items():
-            drifts[width] = max(drifts.get(width, 0.0), float(change.max()))
+        own = [(step.committed[0], 1 + step.drafted[0]) for step in done.decode_steps]
+        ways = {"own steps": own, **{f"{width} rows": uniform_steps(len(output), width) for width in WIDTHS}}
+        for way, steps in ways.items():
+            moved = float(drift(alone, [replay(verifier, request, output, steps)]).max())
+            drifts[way] = max(drifts.get(way, 0.0), moved)
         for place in gaps.nonzero()[:, 0].tolist():
             # Rounding differs from place to place; what was seen anywhere so far can happen here.
             if float(gaps[place]) <= 2 * max(drifts.values()):

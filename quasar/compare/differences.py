@@ -16,7 +16,8 @@ from quasar.compare.runner import Conversations
 from quasar.compare.statistics import first_difference
 from quasar.compare.store import Key, SampleRecord
 from quasar.core.pipeline import Pipeline
-from quasar.core.replay import drift, replay
+from quasar.core.replay import drift, replay, uniform_steps
+
 
 def find_differences(run: Run, samples: Mapping[Key, SampleRecord]) -> list[dict[str, Any]]:
     """Return every answer of an arm that differs, though by construction it should not, from its plain arm's.
@@ -54,8 +55,8 @@ def classify(
 
     ``top_two_gap`` is the distance between the two largest logits of plain decoding at that place (scores, with the
     target stream's noise, for a request that samples), ``drift`` the largest change of one there when the text is
-    forwarded in blocks of the arm's row counts instead of one by one, and ``kind`` is ``near-tie`` where the drift can
-    close the gap, else ``fault``.
+    forwarded in steps like the arm's own instead of one by one, and ``kind`` is ``near-tie`` where the drift can close
+    the gap, else ``fault``.
     """
     questions: dict[Any, Question] = {question.question_id: question for question in run.questions}
     for entry in found:
@@ -64,18 +65,17 @@ def classify(
         prompt = conversations.ids(questions[entry["question_id"]], answers)
         plain = samples[keys[-1]]
         upto = plain.token_ids[: entry["position"] + 1]
-        if entry["token_ids"][1] is None:  # plain decoding had ended; what it would have drawn next is not needed
+        if entry["token_ids"][1] is None:  # plain decoding had ended there
             upto = (*upto, entry["token_ids"][0])
         pipeline = pipelines[entry["reference"]]
         name = f"{entry['question_id']}/{entry['turn']}"
         [request] = pipeline.requests([prompt], run.sampling, [name], entry["repeat"])
         verifier = pipeline.composition.verifier
-        alone = replay(verifier, request, upto, 1)
+        alone = replay(verifier, request, upto, uniform_steps(len(upto), 1))
         top = alone[-1].topk(2).values
         entry["top_two_gap"] = float(top[0] - top[1])
-        # The arm's own row counts: slot 0 and as many drafts as it had.
-        deepest = len(samples[(entry["question_id"], entry["turn"], entry["arm"], entry["repeat"])].drafted_at)
-        widths = sorted({2, *range(3, deepest + 2)})
-        entry["drift"] = float(drift(alone, [replay(verifier, request, upto, width) for width in widths])[-1])
+        own = samples[(entry["question_id"], entry["turn"], entry["arm"], entry["repeat"])]
+        steps = [(committed, 1 + drafted) for committed, drafted in zip(own.committed, own.drafted, strict=True)]
+        entry["drift"] = float(drift(alone, [replay(verifier, request, upto, steps)])[-1])
         # Two scores that move towards each other by the drift each close a gap of twice the drift.
         entry["kind"] = "near-tie" if entry["top_two_gap"] <= 2 * entry["drift"] else "fault"

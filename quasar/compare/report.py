@@ -118,8 +118,8 @@ def differences(results: Mapping[str, Any]) -> str:
     return (
         "These answers leave the text of plain decoding with the same verifier. Several rows in one forward round\n"
         "otherwise than one row alone. `gap`: between plain decoding's two largest logits there; `drift`: how far a\n"
-        "logit moves there when the same output is forwarded in blocks of 2 rows and more, as many as the arm drafts;\n"
-        "a near-tie is a gap that the drift can close, anything else would be a fault.\n\n" + _grid(head, rows)
+        "logit moves there when the same output is forwarded in steps of the arm's own row counts; a near-tie is a\n"
+        "gap that the drift can close, anything else would be a fault.\n\n" + _grid(head, rows)
     )
 
 

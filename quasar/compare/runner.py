@@ -164,6 +164,7 @@ def _record(
         num_accepted=generation.num_accepted,
         num_drafted_steps=sum(step.drafted[0] > 0 for step in decode),
         committed=tuple(step.committed[0] for step in decode),
+        drafted=tuple(step.drafted[0] for step in decode),
         drafted_at=tuple(sum(step.depths[0] > depth for step in decode) for depth in range(deepest)),
         accepted_at=tuple(sum(step.accepted[0] > depth for step in decode) for depth in range(deepest)),
         rows_forwarded=sum(step.rows_forwarded for step in decode),

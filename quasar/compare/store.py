@@ -29,6 +29,7 @@ class SampleRecord(Sample):
         text: the same, decoded.
         finish_reason: ``eos``, ``stop``, ``length`` or ``capacity``.
         committed: tokens committed by each decode step, in order.
+        drafted: draft tokens of each decode step.
         rows_forwarded: verifier columns in decode, padding included.
         seconds_to_first_token: seconds from the request to the first committed token.
         cache_bytes: bytes of the key-value cache.
@@ -41,6 +42,7 @@ class SampleRecord(Sample):
     text: str
     finish_reason: str
     committed: tuple[int, ...]
+    drafted: tuple[int, ...]
     rows_forwarded: int
     seconds_to_first_token: float
     cache_bytes: int

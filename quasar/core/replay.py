@@ -1,7 +1,7 @@
 """Teacher forcing: what a verifier would have drawn at every place of a given text, forwarded in any width.
 
-One token at a time is exactly what plain decoding does, several at a time is what verification does; the difference
-between the two is rounding, and this is where it is measured.
+One token at a time is exactly what plain decoding does, an arm's own steps are what the arm did; the difference between
+the two is rounding, and this is where it is measured.
 """
 
 from __future__ import annotations
@@ -19,9 +19,17 @@ from quasar.core.rows import Row, TokenView
 from quasar.core.streams import Streams, exponentials
 from quasar.core.types import Draft
 
+Steps = Sequence[tuple[int, int]]
+"""Decode steps as (tokens committed, rows forwarded)."""
+
+
+def uniform_steps(length: int, rows: int) -> Steps:
+    """Return the steps of a text of ``length`` tokens whose drafts are all accepted, ``rows`` rows each."""
+    return [(min(rows, length - 1 - start), rows) for start in range(0, length - 1, rows)]
+
 
 @torch.inference_mode()
-def replay(verifier: Verifier, request: Request, output: Sequence[int], columns: int) -> Tensor:
+def replay(verifier: Verifier, request: Request, output: Sequence[int], steps: Steps) -> Tensor:
     """Return the scores by which each token of ``output`` is drawn; the token with the largest score is the one.
 
     Scores are log-probabilities after every processor, with the target stream's Gumbel noise added for a request that
@@ -30,9 +38,9 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], columns:
     Args:
         verifier: whose law.
         request: the prompt, its parameters and random streams.
-        output: the tokens after the prompt.
-        columns: rows of each forward. Blocks are always full, the last one with draft tokens of no meaning, because
-            kernels choose their order of summation by the number of rows.
+        output: the tokens after the prompt; the first one comes with the prompt's own forward.
+        steps: how the rest is forwarded; they may reach beyond ``output``. Rows without a token of it hold drafts of no
+            meaning, because kernels choose their order of summation by the number of rows.
 
     Returns:
         ``[len(output), vocab]`` float64.
@@ -43,12 +51,13 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], columns:
     )
     streams = Streams([(request.sampling.seed, request.prompt_id, request.sample_index)])
     context = Context((row,), streams)
-    verifier.verify(context, Draft.empty(1))  # the prompt by itself, as in generation
     found = []
-    for start in range(0, len(output), columns):
-        here = output[start : start + columns]
-        filler = [here[-1]] * (columns - len(here))
-        verification = verifier.verify(context, Draft.chains([[*here, *filler][: columns - 1]]))
+    for advance, rows in [(1, 1), *steps]:
+        here = output[len(ids) - prompt_length :][:advance]
+        if not here:
+            break
+        filler = [here[-1]] * (rows - len(here))
+        verification = verifier.verify(context, Draft.chains([[*here, *filler][: rows - 1]]))
         scores = soft_law(verification, context, 1.0)[0, : len(here)].double().log()  # [len(here), vocab]
         if request.sampling.temperature > 0:
             positions = torch.arange(len(ids), len(ids) + len(here))[None]
@@ -64,7 +73,7 @@ def drift(scores: Tensor, others: Sequence[Tensor]) -> Tensor:
 
     Args:
         scores: what ``replay`` returned for one row at a time, ``[places, vocab]``.
-        others: the same for other row counts.
+        others: the same for other steps.
 
     Returns:
         ``[places]`` float64, the largest change of a token that is possible in both.
