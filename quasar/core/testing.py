@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from quasar.core.components import Acceptor, Component, Drafter, Verifier
+from quasar.core.components import Acceptor, Component, Verifier
 from quasar.core.config import validate
 from quasar.core.models import ModelProvider
 from quasar.core.plugin_checks import BASES, find_fault
@@ -57,7 +57,7 @@ def check_component(
     Args:
         component_class: a drafter, verifier or acceptor class.
         config: its options, already validated; instead of ``options``.
-        models: what its ``load`` gets; see ``conformance_report``.
+        models: what its ``load`` gets, for example ``TinyModels()``; see ``conformance_report``.
         options: fields of its ``Config``.
 
     Raises:
@@ -80,8 +80,8 @@ def conformance_report(
 ) -> list[str]:
     """Return the faults of a component, one line each, beginning with the name of the ``Fault``.
 
-    A class that has a ``load`` of its own is run only if ``models`` is given; otherwise its traits, options and
-    documentation are looked at. A class that passes no model a text of its own needs nothing.
+    A class with a ``load`` of its own is run only if ``models`` is given; without, only its traits, options and
+    documentation are looked at.
 
     Args:
         component_class: a drafter, verifier or acceptor class.
@@ -153,8 +153,6 @@ def _check_claims(kind: str, component_class: Any, findings: Findings) -> None:
         precision = getattr(component_class, "precision", None)
         if not isinstance(precision, str) or not precision:
             findings.add(Fault.TRAITS, "a verifier needs a `precision`: what its forward computes in.")
-    else:
-        assert issubclass(component_class, Drafter)
     return None
 
 
