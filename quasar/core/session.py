@@ -83,12 +83,17 @@ class Session:
         if common < len(cached):
             del cached[common:]
             return
-        path: list[int] = []
-        slot = 0
+        # Depth of every slot whose path is the text's; equal siblings may both match, and go on differently.
+        matched = {0: 0}
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-            if parent == slot and common + len(path) < limit and token == text[common + len(path)]:
-                path.append(common + node)
-                slot = node + 1
+            depth = matched.get(parent)
+            if depth is not None and common + depth < limit and token == text[common + depth]:
+                matched[node + 1] = depth + 1
+        slot = max(matched, key=lambda candidate: matched[candidate])
+        path: list[int] = []
+        while slot:
+            path.insert(0, common + slot - 1)
+            slot = parents[slot - 1]
         self._cache.move(row, path, common)
         cached.extend(text[common : common + len(path)])
 
