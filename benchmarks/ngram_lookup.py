@@ -1,6 +1,6 @@
 """What a step of ``ngram`` costs at growing context: flat, because every token is indexed once.
 
-    python benchmarks/ngram_lookup.py
+python benchmarks/ngram_lookup.py
 """
 
 from __future__ import annotations

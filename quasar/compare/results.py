@@ -99,9 +99,7 @@ def _entry(
     }  # fmt: skip
 
 
-def _match(
-    run: Run, arm: Arm, other: Arm, own: Sequence[SampleRecord], theirs: Sequence[SampleRecord]
-) -> float | None:
+def _match(run: Run, arm: Arm, other: Arm, own: Sequence[SampleRecord], theirs: Sequence[SampleRecord]) -> float | None:
     """Share of answers with equal ids; at T > 0 only where both texts come from the target stream by construction."""
     if run.sampling.temperature > 0 and not (arm.composition.same_text and other.composition.same_text):
         return None

@@ -177,9 +177,7 @@ class Batch:
         """Return what became of every request."""
         held = self._verifier.peak_bytes(self.context)
         return [
-            Generation(
-                tuple(ids[prompt:]), str(reason), tuple(records), held, None if found is None else tuple(found)
-            )
+            Generation(tuple(ids[prompt:]), str(reason), tuple(records), held, None if found is None else tuple(found))
             for ids, prompt, reason, records, found in zip(
                 self._ids, self._prompts, self._reasons, self._records, self._logprobs, strict=True
             )

@@ -123,7 +123,7 @@ class Session:
         positions = torch.zeros((batch, query), dtype=torch.int64)
         offsets = torch.arange(query).repeat(batch, 1)
         visible = torch.eye(query, dtype=torch.bool).repeat(batch, 1, 1)
-        token_ids[:, width:] = draft.token_ids
+        token_ids[:, width:] = draft.token_ids.where(trees.used(draft), 0)  # padding may hold anything
         depths, among_nodes = trees.depths(draft)[:, 1:], trees.visibility(draft)
         for row, (tokens, length) in enumerate(zip(pending, lengths, strict=True)):
             pad, own = width - len(tokens), len(tokens)

@@ -203,13 +203,16 @@ def generate(
     return Engine(drafter, verifier or TableVerifier(), acceptor).generate(requests)
 
 
-def probability_of_texts(drafter: Drafter, acceptor: Acceptor) -> float:
+def probability_of_texts(drafter: Drafter, acceptor: Acceptor, count: int) -> float:
     """Return the probability of texts as far from the target's law as those of this pipeline, at temperature 1.
 
-    A suspicion is followed up with more texts, and these decide.
+    Args:
+        drafter: of the pipeline.
+        acceptor: of the pipeline.
+        count: texts to look at; a suspicion is followed up with five times as many others, and these decide.
     """
     prompt, p = PROMPTS[-1], 1.0
-    for samples in (range(2000), range(2000, 14000)):
+    for samples in (range(count), range(count, 6 * count)):
         done = generate(drafter, acceptor, [prompt] * len(samples), 1.0, 4, samples)
         texts = torch.tensor([each.token_ids for each in done])
         p = texts_against_law(texts, TARGET.double().softmax(dim=-1), prompt[-1])

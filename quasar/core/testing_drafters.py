@@ -36,6 +36,7 @@ _BUDGETS = (4, 1, 0)
 _SAMPLES = 1000
 _FEW_SAMPLES = 300  # where processors look at the prefix, and rows are processed one by one
 _LENGTH = 4
+_TEXTS = 3000
 
 
 def check_drafter(make: Make, findings: Findings) -> None:
@@ -233,7 +234,7 @@ def _check_memory(make: Make, findings: Findings) -> None:
 
 def _check_text(make: Make, findings: Findings) -> None:
     """Compare many whole texts with the target's law, which they must follow under an exact acceptor."""
-    p = probability_of_texts(make(), ExactAcceptor())
+    p = probability_of_texts(make(), ExactAcceptor(), _TEXTS)
     if p < SMALLEST_P:
         text = f"with an exact acceptor the texts do not follow the target's law (chi-square p = {p:.1g})."
         findings.add(Fault.EXACTNESS, text)

@@ -71,8 +71,8 @@ def draws_against_laws(tokens: Sequence[int], laws: Sequence[Sequence[float]]) -
 def texts_against_law(texts: Tensor, transition: Tensor, last: int) -> float:
     """Test whole texts against a model whose next token depends on the last one only.
 
-    Two tests: of whole texts, and of every place given the token before it. The second is the sharper one, the first
-    sees what goes wrong between places.
+    Three kinds of tests, of few cells and of many: each place alone, which is the sharpest for a bias that does not
+    depend on the text; each place given the token before it; and whole texts, for what goes wrong between places.
 
     Args:
         texts: ``[samples, length]`` int64.
@@ -80,23 +80,27 @@ def texts_against_law(texts: Tensor, transition: Tensor, last: int) -> float:
         last: the token before the texts.
 
     Returns:
-        The smaller probability of the two.
+        The smallest probability of these, times their number.
     """
     samples, length = texts.shape
     vocab = transition.shape[0]
-    before = torch.cat([torch.full((samples, 1), last), texts[:, :-1]], dim=1)
-    places = []
+    alone, after, found = transition[last], torch.full((samples,), last), []  # law of a place, tokens before it
+    pairs: list[Cells] = []
+    shares, codes = torch.ones(1, dtype=transition.dtype), torch.zeros(samples, dtype=torch.int64)  # of whole texts
     for place in range(length):
-        seen = torch.bincount(before[:, place] * vocab + texts[:, place], minlength=vocab**2).view(vocab, vocab)
-        expected = seen.sum(dim=1, keepdim=True) * transition
-        places += list(zip(seen.tolist(), expected.tolist(), strict=True))
-    shares = transition[last]  # law of the first token, then of the first two, …
-    codes = texts[:, 0]
-    for place in range(1, length):
-        shares = (shares.view(-1, vocab)[:, :, None] * transition).reshape(-1)
-        codes = codes * vocab + texts[:, place]
-    observed = torch.bincount(codes, minlength=shares.numel())
-    return min(chi_square(places), chi_square([(observed.tolist(), (shares * samples).tolist())]))
+        tokens = texts[:, place]
+        found.append(chi_square([_cells(tokens, alone * samples)]))
+        seen = torch.bincount(after * vocab + tokens, minlength=vocab**2).view(vocab, vocab)
+        pairs += zip(seen.tolist(), (seen.sum(dim=1, keepdim=True) * transition).tolist(), strict=True)
+        following = transition if place else transition[last][None]
+        shares = (shares.view(-1, len(following))[:, :, None] * following).reshape(-1)
+        alone, after, codes = alone @ transition, tokens, codes * vocab + tokens
+    found += [chi_square(pairs), chi_square([_cells(codes, shares * samples)])]
+    return min(1.0, len(found) * min(found))
+
+
+def _cells(values: Tensor, expected: Tensor) -> Cells:
+    return torch.bincount(values, minlength=expected.numel()).tolist(), expected.tolist()
 
 
 def independence(ones: Sequence[int], others: Sequence[int], given: Sequence[int]) -> float:

@@ -103,7 +103,12 @@ def test_relaxed_at_temperature_0_takes_the_most_likely_token_of_the_mixture():
     assert accepted(Relaxed(Relaxed.Config(weight=0.9, floor=0.0)), [1], temperature=0.0) == 0  # .27 + .1 < .45
 
 
-STRICT = [Relaxed(Relaxed.Config(weight=1.0)), TopKRatio(TopKRatio.Config(top_k=1)), TopKRatio(TopKRatio.Config(ratio=1)), Typical()]
+STRICT = [
+    Relaxed(Relaxed.Config(weight=1.0)),
+    TopKRatio(TopKRatio.Config(top_k=1)),
+    TopKRatio(TopKRatio.Config(ratio=1)),
+    Typical(),
+]
 
 
 @pytest.mark.parametrize("acceptor", STRICT, ids=lambda a: f"{a.name} {a.config}")

@@ -39,7 +39,9 @@ def entry(output: Path, name: str, task: str = "overall") -> dict:
 def finished(tmp_path_factory, tiny_model):
     """One whole run, shared by the tests that only read it."""
     folder = tmp_path_factory.mktemp("run")
-    lines = [{"question_id": i, "category": "chat" if i < 3 else "code", "turns": ["go go go " * i]} for i in range(1, 5)]
+    lines = [
+        {"question_id": i, "category": "chat" if i < 3 else "code", "turns": ["go go go " * i]} for i in range(1, 5)
+    ]
     (folder / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     (folder / "run.yaml").write_text(
         f"model: {tiny_model}\nsampling: {{max_new_tokens: 10}}\ndata: {{source: questions.jsonl}}\nignore_eos: true\n"
@@ -120,7 +122,9 @@ def test_at_temperature_one_point_mass_arms_still_match_the_baseline(run_file, t
 
 def test_repeats_are_samples_of_their_own(run_file, tmp_path):
     assert compare(run_file, tmp_path / "o", "--quiet", "--set", "repeats=2", "--set", "sampling.temperature=1.0") == 0
-    ids = {(s["repeat"]): s["token_ids"] for s in samples(tmp_path / "o") if (s["arm"], s["question_id"]) == ("vanilla", 2)}
+    ids = {
+        (s["repeat"]): s["token_ids"] for s in samples(tmp_path / "o") if (s["arm"], s["question_id"]) == ("vanilla", 2)
+    }
     assert ids[0] != ids[1]
 
 
@@ -199,11 +203,22 @@ def test_json_listing_is_json_alone(capsys):
     assert main(["ls", "drafters", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {"ngram", "none"} <= {item["name"] for item in listed}
-    assert all(item.keys() == {"name", "kind", "summary", "traits", "distribution", "version", "error"} for item in listed)
+    assert all(
+        item.keys() == {"name", "kind", "summary", "traits", "distribution", "version", "error"} for item in listed
+    )
 
 
 def test_generate_streams_the_text_and_prints_statistics(tiny_model, capsys):
-    words = ["generate", "abc abc abc", "--model", str(tiny_model), "--set", "max_new_tokens=8", "--set", "ignore_eos=true"]
+    words = [
+        "generate",
+        "abc abc abc",
+        "--model",
+        str(tiny_model),
+        "--set",
+        "max_new_tokens=8",
+        "--set",
+        "ignore_eos=true",
+    ]
     assert main(words) == 0
     printed = capsys.readouterr()
     assert "8 tokens in" in printed.err

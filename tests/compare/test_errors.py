@@ -43,7 +43,11 @@ def edited(run_file: Path, old: str, new: str) -> Path:
         ("temperature: 0.0", "temperature: -1", ["sampling.temperature", "greater than or equal to 0"]),
         ("max_new_tokens: 12", "max_tokens: 12", ["unknown key", "Did you mean 'max_new_tokens'?"]),
         ("max_new_tokens: 12", "max_new_tokens: 0", ["sampling.max_new_tokens", "greater than or equal to 1"]),
-        ("num_speculative_tokens: 4", "num_speculative_token: 4", ["pipelines.ngram.drafter", "num_speculative_tokens"]),
+        (
+            "num_speculative_tokens: 4",
+            "num_speculative_token: 4",
+            ["pipelines.ngram.drafter", "num_speculative_tokens"],
+        ),
         ("num_speculative_tokens: 4", "num_speculative_tokens: many", ["num_speculative_tokens", "integer", "'many'"]),
         ("num_speculative_tokens: 4", "prompt_lookup_min: 9", ["prompt_lookup_min (9) must not exceed"]),
         ("use: ngram,", "use: ngrm,", ["unknown drafter 'ngrm'", "Did you mean 'ngram'?"]),
@@ -175,7 +179,9 @@ def test_an_output_folder_in_use(run_file, fails, tmp_path):
     assert main(["compare", str(run_file), "--output", str(tmp_path / "out"), "--quiet", "--limit", "1"]) == 0
     line = fails("compare", run_file, "--output", tmp_path / "out", "--limit", "1")
     assert "--resume" in line
-    line = fails("compare", run_file, "--output", tmp_path / "out", "--resume", "--set", "sampling.seed=4", "--limit", "1")
+    line = fails(
+        "compare", run_file, "--output", tmp_path / "out", "--resume", "--set", "sampling.seed=4", "--limit", "1"
+    )
     assert "sampling.seed = 3" in line
 
 

@@ -30,7 +30,7 @@ from quasar.core.trees import prefixes
 from quasar.core.types import Draft
 from quasar.drafters.none import NoDraft
 
-quick = settings(deadline=None, max_examples=150)
+quick = settings(deadline=None, max_examples=100)
 
 
 def assert_right(logits: Tensor, texts: Sequence[Sequence[int]], draft: Draft) -> None:
@@ -192,12 +192,6 @@ def test_positions_and_entries_are_those_of_the_text():
         assert bool(block.visible[row].any(dim=1).all()), "a column that sees nothing is not a number after softmax"
 
 
-NO_TOKENS = [
-    pytest.param(rubbish, marks=pytest.mark.xfail(strict=True, reason="the session forwards the ids of unused nodes"))
-    for rubbish in (-1, VOCAB, 10**6)
-]
-
-
 def test_nodes_beyond_the_models_last_position_do_no_harm():
     draft = Draft.chains([[1, 2, 0, 1]])
     model, text = TokenModel(max_length=5), [0, 1, 2]
@@ -207,7 +201,7 @@ def test_nodes_beyond_the_models_last_position_do_no_harm():
         assert torch.equal(logits[0, slot], logits_after([*text, *[1, 2, 0, 1][:slot]]))
 
 
-@pytest.mark.parametrize("rubbish", [1, *NO_TOKENS])
+@pytest.mark.parametrize("rubbish", [1, -1, VOCAB, 10**6])
 def test_what_the_padding_of_a_draft_holds_does_not_matter(rubbish: int):
     draft = padded([TREE, [(1, 0)], []], rubbish)
     texts = [[0, 1], [2, 1, 0], [1]]

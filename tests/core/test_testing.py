@@ -87,6 +87,9 @@ def test_a_report_takes_less_than_ten_seconds(kind, name):
         {"match": "first", "short": "truncate", "num_speculative_tokens": 1},
         {"match": "last", "short": "pad", "num_speculative_tokens": 9},
         {"prompt_lookup_min": 2, "prompt_lookup_max": 4},
+        {"preset": "vllm_v0"},
+        {"preset": "transformers"},
+        {"preset": "spec_bench", "dummy_token_id": 0},
     ],
 )
 def test_prompt_lookup_passes_with_any_options(options):

@@ -1,6 +1,7 @@
 """Prompt lookup against a search that anybody can check, and what it costs."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -8,39 +9,54 @@ from pydantic import ValidationError
 from quasar.core.context import Context, Row, TokenView
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
+from quasar.core.types import Draft, Verification
 from quasar.drafters import ngram as ngram_module
-from quasar.drafters.ngram import Ngram, NgramIndex
+from quasar.drafters.ngram import PRESETS, Ngram, NgramIndex
+
+VOCAB = 12
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 sizes = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 matches = st.sampled_from(["first", "last"])
-shorts = st.sampled_from(["truncate", "pad"])
+shorts = st.sampled_from(["truncate", "pad", "require"])
 
 
 def naive(ids, low, high, match, short, size):
     """Scan the whole text for the longest n-gram at its end, longest first, and copy what follows."""
     for length in range(min(high, len(ids)), low - 1, -1):
         tail = ids[len(ids) - length :]
-        starts = [at for at in range(len(ids) - length) if ids[at : at + length] == tail]
-        if starts:
-            begin = (starts[0] if match == "first" else starts[-1]) + length
+        begins = [at + length for at in range(len(ids) - length) if ids[at : at + length] == tail]
+        if short == "require":
+            begins = [begin for begin in begins if len(ids) - begin >= size]
+        if begins:
+            begin = begins[0] if match == "first" else begins[-1]
             found = ids[begin : begin + size]
             return found + [ids[-1]] * (size - len(found)) if short == "pad" else found
     return []
 
 
-def drafter(low=1, high=3, match="last", short="truncate", size=5) -> Ngram:
+def drafter(low=1, high=3, match="last", short="truncate", size=5, **others) -> Ngram:
     return Ngram(
         Ngram.Config(
-            num_speculative_tokens=size, prompt_lookup_min=low, prompt_lookup_max=high, match=match, short=short
+            num_speculative_tokens=size,
+            prompt_lookup_min=low,
+            prompt_lookup_max=high,
+            match=match,
+            short=short,
+            **others,
         )
     )
 
 
-def context(*texts_of_rows) -> Context:
+def context(*texts_of_rows, eos_ids=(), processors=()) -> Context:
     """Context over lists that may grow afterwards."""
-    rows = tuple(Row(TokenView(ids), 1, str(row), 0, SamplingParams()) for row, ids in enumerate(texts_of_rows))
-    return Context(rows, Streams([(0, str(row), 0) for row in range(len(rows))]))
+    rows = tuple(
+        Row(TokenView(ids), 1, str(row), 0, SamplingParams(), processors) for row, ids in enumerate(texts_of_rows)
+    )
+    found = Context(rows, Streams([(0, str(row), 0) for row in range(len(rows))]), eos_ids=eos_ids)
+    nothing = Draft.empty(len(rows))
+    found.verification = Verification(nothing, torch.full((len(rows), 1, VOCAB), 1 / VOCAB))
+    return found
 
 
 def drafts(proposed) -> list[list[int]]:
@@ -98,6 +114,86 @@ def test_the_longest_ngram_wins_over_a_later_shorter_one():
 def test_an_eos_inside_the_prompt_is_copied_like_any_token():
     # the engine stops at it; see tests/identity
     assert drafts(drafter(size=3).propose(context([1, 2, 0, 7, 1, 2]), [3])) == [[0, 7, 1]]
+
+
+# --- rules of other projects ------------------------------------------------------------------------------------------
+
+
+def test_an_occurrence_with_too_little_behind_it_is_passed_over_where_that_is_required():
+    ids = [1, 2, 7, 8, 9, 1, 2, 5, 1, 2]
+    assert drafts(drafter(size=3).propose(context(ids), [3])) == [[5, 1, 2]]
+    assert drafts(drafter(size=4, short="require").propose(context(ids), [4])) == [[7, 8, 9, 1]]
+
+
+def test_what_is_required_does_not_shrink_with_the_budget():
+    ids = [1, 2, 7, 8, 9, 1, 2, 5, 1, 2]
+    assert drafts(drafter(size=4, short="require").propose(context(ids), [1])) == [[7]]
+
+
+def test_nothing_found_is_one_dummy_token_where_that_is_asked_for():
+    proposed = drafter(on_miss="dummy", dummy_token_id=4).propose(context([1, 2, 3], [1, 1], [1, 2]), [5, 5, 0])
+    assert drafts(proposed) == [[4], [1], []]
+
+
+def test_a_draft_is_cut_before_an_eos_where_that_is_asked_for():
+    ids = [1, 2, 7, 0, 9, 1, 2]
+    assert drafts(drafter(size=4, cut_at_eos=True).propose(context(ids, eos_ids=(0,)), [4])) == [[7]]
+    assert drafts(drafter(size=4).propose(context(ids, eos_ids=(0,)), [4])) == [[7, 0, 9, 1]]
+
+
+class Ban:
+    """Forbids one token."""
+
+    needs_prefix = True
+
+    def __init__(self, token):
+        self.token = token
+
+    def __call__(self, prefix, logits):
+        return logits.index_fill(1, torch.tensor([self.token]), -torch.inf)
+
+
+def test_a_draft_is_cut_before_a_token_that_a_processor_forbids_where_that_is_asked_for():
+    ids = [1, 2, 7, 8, 9, 1, 2]
+    asked = context(ids, processors=(Ban(8),))
+    assert drafts(drafter(size=4, drop_forbidden=True).propose(asked, [4])) == [[7]]
+    assert drafts(drafter(size=4).propose(asked, [4])) == [[7, 8, 9, 1]]
+
+
+def test_an_occurrence_whose_first_token_is_forbidden_gives_way_to_the_next():
+    ids = [1, 2, 7, 4, 1, 2, 8, 5, 1, 2]
+    asked = context(ids, processors=(Ban(8),))
+    assert drafts(drafter(size=2, drop_forbidden=True).propose(asked, [2])) == [[7, 4]]
+
+
+def test_processors_see_the_draft_before_each_place():
+    class NoEightAfterSeven:
+        needs_prefix = True
+
+        def __call__(self, prefix, logits):
+            banned = [8] if int(prefix[0, -1]) == 7 else []
+            return logits.index_fill(1, torch.tensor(banned, dtype=torch.int64), -torch.inf)
+
+    asked = context([1, 2, 7, 8, 9, 1, 2], processors=(NoEightAfterSeven(),))
+    assert drafts(drafter(size=4, drop_forbidden=True).propose(asked, [4])) == [[7]]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_stands_for_its_options(preset):
+    config = Ngram.Config(preset=preset)
+    assert {name: getattr(config, name) for name in PRESETS[preset]} == dict(PRESETS[preset])
+
+
+def test_an_option_beside_a_preset_beats_it():
+    assert Ngram.Config(preset="vllm_v0", match="last").match == "last"
+    assert Ngram.Config(preset="vllm_v0", match="last").short == "pad"
+
+
+def test_the_setting_of_the_paper_continues_the_first_occurrence_and_pads():
+    ids = [3, 1, 9, 3, 1, 3]
+    paper = Ngram(Ngram.Config(preset="vllm_v0"))
+    assert drafts(paper.propose(context(ids), [5])) == [[1, 9, 3, 1, 3]]
+    assert drafts(paper.propose(context([3, 1, 3]), [5])) == [[1, 3, 3, 3, 3]]
 
 
 # --- the budget -------------------------------------------------------------------------------------------------------
@@ -209,7 +305,7 @@ def test_an_index_is_kept_from_step_to_step(monkeypatch):
 def test_an_index_dies_with_its_requests():
     lookup_drafter = drafter()
     lookup_drafter.propose(context([1, 2, 3, 1, 2]), [5])
-    assert drafts(lookup_drafter.propose(context([1, 2]), [5])) == [[]]
+    assert drafts(lookup_drafter.propose(context([9, 8, 7, 6, 1, 2]), [5])) == [[]]
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

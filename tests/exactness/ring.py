@@ -29,7 +29,7 @@ FAMILY_WISE = 1e-4
 MOST_COMPOSITIONS = 40
 BOUND = FAMILY_WISE / MOST_COMPOSITIONS
 SAMPLES = 20_000
-FEWER = 8_000  # for faults that are seen from afar
+FEWER = 8_000  # for faults that are seen from afar, and where another test looks closely as well
 BATCH = 5000
 SMALLEST_CELL = 10.0
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from ring import World, follows_the_target
+from ring import FEWER, World, follows_the_target
 from torch import Tensor
 from toys import PROMPT, NestedPipeline, TableVerifier, TreeDrafter
 from worlds import CHAIN, DRAFT, OTHER, POINT_FIRST, TARGET, TWO_A_LEVEL
@@ -48,15 +48,15 @@ def world(**parameters: Any) -> World:
     return World(TARGET, EOS, params, build_processors(params, len(PROMPT), (EOS,)), processed_law(params))
 
 
-test_temperature = follows_the_target(TreeDrafter([DRAFT], POINT_FIRST), world(temperature=0.7))
-test_high_temperature = follows_the_target(TreeDrafter([DRAFT], CHAIN), world(temperature=1.5))
-test_top_k = follows_the_target(TreeDrafter([DRAFT], TWO_A_LEVEL), world(top_k=2))
-test_top_p = follows_the_target(TreeDrafter([DRAFT], POINT_FIRST), world(top_p=0.7))
-test_min_p = follows_the_target(TreeDrafter([DRAFT], TWO_A_LEVEL), world(min_p=0.3))
+test_temperature = follows_the_target(TreeDrafter([DRAFT], POINT_FIRST), world(temperature=0.7), FEWER)
+test_high_temperature = follows_the_target(TreeDrafter([DRAFT], CHAIN), world(temperature=1.5), FEWER)
+test_top_k = follows_the_target(TreeDrafter([DRAFT], TWO_A_LEVEL), world(top_k=2), FEWER)
+test_top_p = follows_the_target(TreeDrafter([DRAFT], POINT_FIRST), world(top_p=0.7), FEWER)
+test_min_p = follows_the_target(TreeDrafter([DRAFT], TWO_A_LEVEL), world(min_p=0.3), FEWER)
 test_all_of_them_through_two_levels = follows_the_target(
     NestedPipeline(TreeDrafter([DRAFT], CHAIN), TableVerifier(OTHER), length=3),
     world(temperature=0.7, top_k=2, top_p=0.9, min_p=0.1),
-    samples=10_000,
+    FEWER,
 )
 test_repetition_penalty_looks_at_the_drafts_before_it = follows_the_target(
     TreeDrafter([DRAFT], CHAIN[:2]), world(repetition_penalty=1.8), samples=1000

@@ -72,7 +72,7 @@ class Greedy(TreeDrafter):
         return law.argmax(dim=1)
 
 
-test_sampling_and_stating_after_the_processors_is_sound = follows_the_target(TreeDrafter([DRAFT], CHAIN), COLD)
+test_sampling_and_stating_after_the_processors_is_sound = follows_the_target(TreeDrafter([DRAFT], CHAIN), COLD, FEWER)
 
 
 def test_a_law_from_before_the_temperature_is_caught():

@@ -83,7 +83,9 @@ def test_the_composition_says_what_relaxed_follows():
     assert untold.exact_with_respect_to is None
 
 
-@pytest.mark.parametrize("twigs", [CHAIN, TWO_A_LEVEL, POINT_TREE, POINT_FIRST], ids=["chain", "pairs", "points", "mixed"])
+@pytest.mark.parametrize(
+    "twigs", [CHAIN, TWO_A_LEVEL, POINT_TREE, POINT_FIRST], ids=["chain", "pairs", "points", "mixed"]
+)
 def test_relaxed_with_weight_1_is_stochastic_token_for_token(twigs):
     drafter = TreeDrafter([DRAFT], twigs)
     assert sample(drafter, Relaxed(Relaxed.Config(weight=1.0)), 500) == sample(drafter, Stochastic(), 500)

@@ -130,6 +130,20 @@ def test_a_text_ends_where_plain_decoding_ends(eos: int, max_new_tokens: int):
     assert ends(generate(POINT_MASSES["tree"], requests, eos=eos)) == plain
 
 
+def test_a_drafter_is_asked_for_what_can_be_used_beside_the_bonus_token():
+    asked: list[tuple[list[int], list[int]]] = []
+
+    class Asks(NoDraft):
+        def propose(self, context: Context, budget: Sequence[int]) -> Draft:
+            asked.append(([len(row.token_ids) - row.prompt_length for row in context.rows], list(budget)))
+            return super().propose(context, budget)
+
+    done = generate(Asks(), batch(1.0, samples=20, max_new_tokens=5))
+    for lengths, budget in asked:
+        for row, (length, limit) in enumerate(zip(lengths, budget, strict=True)):
+            assert limit == (0 if length == len(done[row].token_ids) else 5 - length - 1)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_of_the_text_itself_is_accepted_as_a_whole(temperature: float):
     requests = batch(temperature, samples=20, ignore_eos=True)

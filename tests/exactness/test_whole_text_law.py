@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from ring import World, follows_the_target
+from ring import FEWER, World, follows_the_target
 from toys import NestedPipeline, TableVerifier, TreeDrafter, Twig, WithoutReplacement, point
 from worlds import (
     CHAIN,
@@ -33,13 +33,13 @@ from quasar.drafters.none import NoDraft
 
 test_plain_decoding = follows_the_target(NoDraft(), WORLD)
 test_prompt_lookup = follows_the_target(
-    Ngram(Ngram.Config(num_speculative_tokens=3, prompt_lookup_max=2)), WORLD, seed=1
+    Ngram(Ngram.Config(num_speculative_tokens=3, prompt_lookup_max=2)), WORLD, FEWER, seed=1
 )
 
-test_chain_of_point_masses = follows_the_target(TreeDrafter([DRAFT], POINT_CHAIN), WORLD, seed=2)
-test_tree_of_point_masses = follows_the_target(TreeDrafter([DRAFT], POINT_TREE), WORLD, seed=3)
+test_chain_of_point_masses = follows_the_target(TreeDrafter([DRAFT], POINT_CHAIN), WORLD, FEWER, seed=2)
+test_tree_of_point_masses = follows_the_target(TreeDrafter([DRAFT], POINT_TREE), WORLD, FEWER, seed=3)
 test_tree_of_point_masses_after_some_texts_only = follows_the_target(
-    TreeDrafter([DRAFT], POINT_TREE, ragged=True), WORLD, seed=4
+    TreeDrafter([DRAFT], POINT_TREE, ragged=True), WORLD, FEWER, seed=4
 )
 
 test_sampled_chain = follows_the_target(TreeDrafter([DRAFT], CHAIN), WORLD)
@@ -47,15 +47,17 @@ test_sampled_chain_after_some_texts_only = follows_the_target(TreeDrafter([DRAFT
 test_sampled_chain_from_the_target_itself = follows_the_target(TreeDrafter([TARGET], CHAIN), WORLD)
 test_sampled_chain_in_a_wider_vocabulary = follows_the_target(TreeDrafter([WIDE_DRAFT], CHAIN), WIDE)
 test_float32_drafts_for_a_float64_target = follows_the_target(
-    TreeDrafter([DRAFT], CHAIN), replace(WORLD, table=TARGET.double()), seed=1
+    TreeDrafter([DRAFT], CHAIN), replace(WORLD, table=TARGET.double()), FEWER, seed=1
 )
 
 _never_3 = WIDE.table.clone()
 _never_3[..., 3] = -torch.inf
 _only_3 = torch.full_like(_never_3, -torch.inf)
 _only_3[..., 3] = 0.0
-test_drafts_that_the_target_never_says = follows_the_target(TreeDrafter([_only_3], CHAIN), World(_never_3))
-test_drafts_that_the_target_sometimes_never_says = follows_the_target(TreeDrafter([WIDE_DRAFT], CHAIN), World(_never_3))
+test_drafts_that_the_target_never_says = follows_the_target(TreeDrafter([_only_3], CHAIN), World(_never_3), FEWER)
+test_drafts_that_the_target_sometimes_never_says = follows_the_target(
+    TreeDrafter([WIDE_DRAFT], CHAIN), World(_never_3), FEWER
+)
 
 test_two_draws_from_one_law_a_level = follows_the_target(TreeDrafter([DRAFT], TWO_A_LEVEL), WORLD)
 test_two_draws_from_one_law_in_a_wider_vocabulary = follows_the_target(TreeDrafter([WIDE_DRAFT], TWO_A_LEVEL), WIDE)
@@ -70,18 +72,18 @@ test_mixed_siblings_after_some_texts_only = follows_the_target(
 )
 
 test_pipeline_of_sampled_drafts_as_a_drafter = follows_the_target(
-    NestedPipeline(TreeDrafter([DRAFT], CHAIN), TableVerifier(OTHER), length=3), WORLD, samples=10_000
+    NestedPipeline(TreeDrafter([DRAFT], CHAIN), TableVerifier(OTHER), length=3), WORLD, FEWER
 )
 test_pipeline_of_point_masses_as_a_drafter = follows_the_target(
-    NestedPipeline(TreeDrafter([DRAFT], (point(0), point(1))), TableVerifier(OTHER), length=3), WORLD, samples=10_000
+    NestedPipeline(TreeDrafter([DRAFT], (point(0), point(1))), TableVerifier(OTHER), length=3), WORLD, FEWER
 )
 test_pipeline_of_a_mixed_tree_as_a_drafter = follows_the_target(
-    NestedPipeline(TreeDrafter([DRAFT], POINT_FIRST), TableVerifier(OTHER), length=2), WORLD, samples=10_000
+    NestedPipeline(TreeDrafter([DRAFT], POINT_FIRST), TableVerifier(OTHER), length=2), WORLD, FEWER
 )
 test_pipeline_in_a_pipeline_as_a_drafter = follows_the_target(
     NestedPipeline(
         NestedPipeline(TreeDrafter([DRAFT], CHAIN), TableVerifier(OTHER), length=2), TableVerifier(THIRD), length=3
     ),
     WORLD,
-    samples=10_000,
+    FEWER,
 )

@@ -67,8 +67,7 @@ def run(drafter, acceptor, sampling):
     """What is returned, and what was streamed."""
     eos = (13, 44)
     requests = [
-        Request(PROMPTS[name], sampling, name, 0, build_processors(sampling, len(PROMPTS[name]), eos))
-        for name in NAMES
+        Request(PROMPTS[name], sampling, name, 0, build_processors(sampling, len(PROMPTS[name]), eos)) for name in NAMES
     ]
     streamed = [[] for _ in requests]
     engine = Engine(drafter, WatchedVerifier(tiny_model(FAMILY)), acceptor, eos_ids=eos, decode=letters)

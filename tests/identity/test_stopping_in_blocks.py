@@ -142,6 +142,16 @@ def test_a_text_has_exactly_as_many_tokens_as_were_asked_for(length, drafter):
     assert outcomes(drafted) == [(known[name][:length], "length") for name in RAGGED]
 
 
+@pytest.mark.parametrize("length", [2, 3, GAMMA, GAMMA + 1, GAMMA + 2, 2 * GAMMA])
+def test_no_more_is_drafted_than_can_be_committed_with_a_token_after_it(length):
+    known = truth(FAMILY, ("looping",), params(1.0))
+    done = generate(FAMILY, DRAFTERS["oracle"](known), requests(("looping",), params(1.0, max_new_tokens=length)))[0]
+    left = length
+    for step in done.steps:
+        assert step.drafted[0] <= left - 1
+        left -= step.committed[0]
+
+
 def test_rows_of_a_batch_end_at_lengths_of_their_own():
     known = truth(FAMILY, RAGGED, params(0.0))
     lengths = dict(zip(RAGGED, (2, 11, 5), strict=True))
@@ -162,6 +172,19 @@ def test_eos_cannot_come_before_min_new_tokens(drafter, temperature):
     assert outcomes(drafted) == outcomes(expected)
     assert not any(set(done.token_ids[: GAMMA + 2]) & set(eos) for done in drafted)
     assert early != known  # or nothing was forbidden
+
+
+@drafters
+@any_temperature
+@pytest.mark.parametrize("place", range(1, GAMMA + 2))
+def test_eos_may_come_as_the_first_token_after_min_new_tokens(place, temperature, drafter):
+    known = truth(FAMILY, ("long",), params(temperature))
+    whole = known["long"]
+    eos = (whole[place],)
+    assert eos[0] not in whole[:place]
+    sampling = params(temperature, min_new_tokens=place)
+    drafted = generate(FAMILY, DRAFTERS[drafter](known), requests(("long",), sampling, eos), eos)
+    assert outcomes(drafted) == [(whole[: place + 1], "eos")]
 
 
 # --- the end of the model ---------------------------------------------------------------------------------------------

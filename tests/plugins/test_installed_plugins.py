@@ -140,7 +140,7 @@ def test_the_examples_are_listed_with_distribution_and_version(seen):
         "name": "echo",
         "kind": "drafter",
         "summary": "Proposes the tokens that followed the previous occurrence of the last token.",
-        "traits": {"law": "point_mass"},
+        "traits": {"law": "point_mass", "next_laws": False},
         "distribution": "quasar-template",
         "version": "0.1.0",
         "error": None,
@@ -169,7 +169,7 @@ def test_each_broken_distribution_is_named_and_stops_nothing(seen):
 
 
 def test_an_unknown_name_shows_the_import_error_of_a_plugin_that_might_have_it(seen):
-    assert seen["unknown"].startswith("unknown drafter 'magic'. Available: bigram-cache, echo, ")
+    assert seen["unknown"].startswith("unknown drafter 'magic'. Available: bigram, bigram-cache, echo, ")
     assert "of quasar-raises 0.7: ImportError: libmagic is missing" in seen["unknown"]
 
 
