@@ -24,7 +24,6 @@ Kind = TypeVar("Kind")
 PROMPTS: tuple[tuple[int, ...], ...] = ((3,), (2, 2, 2, 2, 2), (1, 4, 1), (0, 1, 2, 3, 4, 5, 6, 0, 1, 2))
 """A single token, a repeated one, a short text, and one that holds the whole vocabulary and repeats its beginning."""
 
-
 _SUSPICIOUS_P = 0.02
 
 

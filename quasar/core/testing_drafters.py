@@ -187,6 +187,8 @@ def _check_laws(make: Make, findings: Findings) -> None:
         samples = _FEW_SAMPLES if any(each.needs_prefix for each in processors) else _SAMPLES
         context = make_context([PROMPTS[-1]] * samples, temperature, processors, range(samples))
         draft = make().propose(context, (_LENGTH,) * samples)
+        if not draft.nodes:
+            continue
         drawn = _drawn(draft)
         if drawn is None:
             return findings.add(Fault.SHAPE, "trials or their laws do not fit the draft.")

@@ -37,7 +37,11 @@ class TestHooks:
         assert registry.find("drafter", "good") is Good
         (line,) = registry.listing()
         assert (line.name, line.kind, line.summary) == ("good", "drafter", "Drafts well.")
-        assert (line.traits, line.distribution, line.version) == ({"law": "point_mass"}, "good-dist", "2.1")
+        assert (line.traits, line.distribution, line.version) == (
+            {"law": "point_mass", "next_laws": False},
+            "good-dist",
+            "2.1",
+        )
         assert line.error is None
 
     def test_hook_quasar_verifiers(self):
