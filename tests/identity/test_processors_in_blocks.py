@@ -36,9 +36,18 @@ SETTINGS = {
 
 
 @drafters
-@pytest.mark.parametrize("family", ["llama-gqa", "gpt2"])
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_text_is_that_of_plain_decoding_with_the_same_processors(family, setting, drafter):
+def test_text_is_that_of_plain_decoding_with_the_same_processors(setting, drafter):
+    assert_text_is_plain("llama-gqa", setting, drafter)
+
+
+@pytest.mark.parametrize("drafter", ["oracle", "tree"])
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_text_is_that_of_plain_decoding_with_the_same_processors_on_gpt2(setting, drafter):
+    assert_text_is_plain("gpt2", setting, drafter)
+
+
+def assert_text_is_plain(family, setting, drafter):
     sampling = params(**setting)
     drafted = generate(family, DRAFTERS[drafter](truth(family, RAGGED, sampling)), requests(RAGGED, sampling))
     assert texts(drafted) == texts(plain(family, RAGGED, sampling))
