@@ -12,7 +12,7 @@ from tqdm import tqdm
 from quasar.compare import report as reporting
 from quasar.compare.config import Run
 from quasar.compare.differences import classify, find_differences
-from quasar.compare.environment import environment
+from quasar.compare.environment import environment, load_average
 from quasar.compare.results import results
 from quasar.compare.runner import Conversations, check_lengths, run_all, warm_up
 from quasar.compare.store import RunFolder, SampleRecord
@@ -41,6 +41,7 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
     Raises:
         QuasarError: in one line; samples that were finished stay.
     """
+    load = load_average()  # before our own work counts in it
     device = choose_device(run.config.device)
     source, conversations = _look(run, quiet)
     folder = RunFolder(output, run.resolved(), resume)
@@ -60,7 +61,8 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
             bar.update()
 
         run_all(run, folder, pipelines, conversations, done)
-    return _finish(run, folder, pipelines, conversations, device, quiet)
+    where = {**environment(device), "load_average_at_start": load}
+    return _finish(run, folder, pipelines, conversations, where, quiet)
 
 
 def prepare(run: Run, quiet: bool = False) -> tuple[dict[str, Pipeline], Conversations]:
@@ -92,16 +94,22 @@ def _load(run: Run, source: Any, tokenizer: Any, device: str) -> dict[str, Pipel
 
 
 def _finish(
-    run: Run, folder: RunFolder, pipelines: dict[str, Pipeline], conversations: Conversations, device: str, quiet: bool
+    run: Run,
+    folder: RunFolder,
+    pipelines: dict[str, Pipeline],
+    conversations: Conversations,
+    where: dict[str, Any],
+    quiet: bool,
 ) -> dict[str, Any]:
     """Count, write and show."""
     different = find_differences(run, folder.samples)
     classify(different, run, folder.samples, pipelines, conversations)
     descriptions = {name: pipeline.composition.verifier.describe() for name, pipeline in pipelines.items()}
-    found = results(run, folder.samples, descriptions, different, environment(device))
+    found = results(run, folder.samples, descriptions, different, where)
     folder.write_results(found, reporting.report(found))
     run.registry.run_finished(found)
     if not quiet:
         print(reporting.table(found), reporting.exactness(found), reporting.differences(found), sep="\n\n")
+        print(reporting.busy(found), end="")
         print(f"\nWritten to {folder.path}: report.md, results.json, samples.jsonl")
     return found

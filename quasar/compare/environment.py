@@ -29,8 +29,12 @@ def environment(device: str) -> dict[str, Any]:
         "device": device,
         "device_name": torch.cuda.get_device_name() if device.startswith("cuda") else _processor(),
         "threads": torch.get_num_threads(),
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
     }
+
+
+def load_average() -> float | None:
+    """Return how many processes wanted a processor during the last minute; ``None`` where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def _git_revision() -> str | None:

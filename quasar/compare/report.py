@@ -18,6 +18,9 @@ _DEFINITIONS = """\
   verifier.
 - `memory`: weights and key-value cache that the arm needs; arms of one run share what they can."""
 
+_BUSY = 0.7
+"""Load average above which times are not to be trusted: one other process on two cores can slow a forward tenfold."""
+
 Column = tuple[str, Callable[[Mapping[str, Any]], str]]
 
 
@@ -123,6 +126,17 @@ def differences(results: Mapping[str, Any]) -> str:
     )
 
 
+def busy(results: Mapping[str, Any]) -> str:
+    """Return a warning, if something else ran on the machine when the run began; else nothing."""
+    load = results["environment"]["load_average_at_start"]
+    if load is None or load < _BUSY:
+        return ""
+    return (
+        f"\nThe machine was busy when this run began (load average {load:.1f}): threads wait for each other then, and\n"
+        "the times mean little. Counts, texts and acceptance lengths are not affected.\n"
+    )
+
+
 def report(results: Mapping[str, Any]) -> str:
     """Return ``report.md``."""
     environment = results["environment"]
@@ -153,5 +167,5 @@ def report(results: Mapping[str, Any]) -> str:
         f"{environment['device_name']}, {environment['threads']} threads, {environment['platform']}; "
         f"quasar {environment['quasar']} ({environment['git_revision'] or 'no git revision'}), {versions}. "
         "Every resolved setting is in `results.json`.",
-        "",
+        busy(results),
     ])  # fmt: skip

@@ -223,3 +223,12 @@ def test_generate_streams_the_text_and_prints_statistics(tiny_model, capsys):
     printed = capsys.readouterr()
     assert "8 tokens in" in printed.err
     assert printed.out.endswith("\n")
+
+
+def test_a_busy_machine_is_named_in_the_report(finished):
+    from quasar.compare.report import busy
+
+    results = json.loads((finished / "results.json").read_text(encoding="utf-8"))
+    for load, warned in ((0.2, False), (None, False), (2.5, True)):
+        results["environment"]["load_average_at_start"] = load
+        assert ("machine was busy" in busy(results)) == warned
