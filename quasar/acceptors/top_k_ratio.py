@@ -43,7 +43,8 @@ class TopKRatio(Acceptor):
         behind = probs[rows, parents]  # [batch, nodes, vocab]
         better = (behind > likelihood[..., None]).sum(dim=-1)
         # Ties go to the lowest id, as everywhere: the most likely token has rank 0 and no other does.
-        tied = (behind == likelihood[..., None]) & (torch.arange(behind.shape[-1]) < tokens[..., None])
+        lower = torch.arange(behind.shape[-1]) < tokens[..., None]
+        tied = (behind == likelihood[..., None]) & lower.to(behind.device)
         rank = better + tied.sum(dim=-1)
         near = likelihood >= self.config.ratio * behind.amax(dim=-1)
         if self.config.ratio == 1:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context, Row
@@ -26,44 +27,44 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class NgramIndex:
-    """Where each n-gram of a growing text ended, apart from its very end.
+    """How each n-gram of a growing text was continued, apart from its very end.
 
-    Every token is indexed once, so a lookup costs the same at 100 tokens and at 100,000.
+    Every token is indexed once, and of the occurrences that the same token follows only one is kept, so a lookup costs
+    the same at 100 tokens and at 100,000, also where one candidate after another is turned down.
 
     Args:
         low: shortest n-gram.
         high: longest n-gram.
+        match: ``first`` or ``last``, which of the occurrences with the same continuation is kept and who comes first.
+        following: tokens that must follow an occurrence.
     """
 
-    def __init__(self, low: int, high: int) -> None:
-        self._low, self._high = low, high
-        self._ends: dict[tuple[int, ...], list[int]] = {}
+    def __init__(self, low: int, high: int, match: str, following: int = 1) -> None:
+        self._low, self._high, self._first, self._following = low, high, match == "first", following
+        self._starts: dict[tuple[int, ...], dict[int, int]] = {}  # n-gram: {token after it: where that token stands}
         self._indexed = 0  # n-grams that end at or before this many tokens are in
 
     def extend(self, ids: Sequence[int]) -> None:
-        """Index the n-grams that have a token behind them by now; ``ids`` has only grown since the last call."""
-        start = max(0, self._indexed + 1 - self._high)
-        recent = ids[start:]
-        for end in range(self._indexed + 1, len(ids)):  # the n-gram at the very end is the one that is looked up
+        """Index the n-grams that have enough behind them by now; ``ids`` has only grown since the last call."""
+        oldest = max(0, self._indexed + 1 - self._high)
+        recent = ids[oldest:]
+        for end in range(self._indexed + 1, len(ids) - self._following + 1):
+            token = recent[end - oldest]
             for size in range(self._low, min(self._high, end) + 1):
-                self._ends.setdefault(tuple(recent[end - size - start : end - start]), []).append(end)
-        self._indexed = max(self._indexed, len(ids) - 1)
+                starts = self._starts.setdefault(tuple(recent[end - size - oldest : end - oldest]), {})
+                if self._first:
+                    starts.setdefault(token, end)
+                else:
+                    starts.pop(token, None)  # a dict keeps the order of insertion: the latest one goes to the end
+                    starts[token] = end
+            self._indexed = end
 
-    def find(self, ids: Sequence[int], match: str, following: int = 1) -> Iterator[int]:
-        """Yield where earlier occurrences of the text's end are continued, those of the longest n-gram first.
-
-        Args:
-            ids: the text.
-            match: ``first`` or ``last``, the order among occurrences of one n-gram.
-            following: tokens that must follow an occurrence.
-        """
+    def find(self, ids: Sequence[int]) -> Iterator[int]:
+        """Yield where earlier occurrences of the text's end are continued, those of the longest n-gram first."""
         tail = tuple(ids[-self._high :])
         for size in range(min(self._high, len(ids)), self._low - 1, -1):
-            ends = self._ends.get(tail[len(tail) - size :], [])
-            count = bisect_right(ends, len(ids) - following)
-            # By index: a copy of the list would cost more the longer the text is.
-            for place in range(count) if match == "first" else range(count - 1, -1, -1):
-                yield ends[place]
+            starts = self._starts.get(tail[len(tail) - size :], {}).values()
+            yield from starts if self._first else reversed(starts)
 
 
 class Ngram(Drafter):
@@ -116,23 +117,24 @@ class Ngram(Drafter):
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a chain per row, empty where nothing matches."""
         config = self.config
-        indices = context.scratch(
-            self, lambda: [NgramIndex(config.prompt_lookup_min, config.prompt_lookup_max) for _ in context.rows]
-        )
+        indices = context.scratch(self, lambda: [self._index() for _ in context.rows])
         drafts = []
         for row, index, limit in zip(context.rows, indices, budget, strict=True):
             size = min(config.num_speculative_tokens, limit)
             drafts.append(self._continue(row, index, size, context) if size > 0 else [])
         return Draft.chains(drafts)
 
+    def _index(self) -> NgramIndex:
+        config = self.config
+        following = config.num_speculative_tokens if config.short == "require" else 1
+        return NgramIndex(config.prompt_lookup_min, config.prompt_lookup_max, config.match, following)
+
     def _continue(self, row: Row, index: NgramIndex, size: int, context: Context) -> list[int]:
         ids, config = row.token_ids, self.config
         index.extend(ids)
-        following = config.num_speculative_tokens if config.short == "require" else 1
-        for start in index.find(ids, config.match, following):
-            found = list(ids[start : start + size])
-            if config.drop_forbidden:
-                found = _allowed(row, found, context)
+        allowed = _allowed(row, context) if config.drop_forbidden else list
+        for start in index.find(ids):
+            found = allowed(ids[start : start + size])
             if not found:
                 continue
             if config.short == "pad":
@@ -146,16 +148,27 @@ def _before_eos(tokens: list[int], eos_ids: Sequence[int]) -> list[int]:
     return next((tokens[:place] for place, token in enumerate(tokens) if token in eos_ids), tokens)
 
 
-def _allowed(row: Row, tokens: list[int], context: Context) -> list[int]:
-    """Cut at the first token that a processor forbids where it stands; asked with logits that are all equal."""
+def _allowed(row: Row, context: Context) -> Callable[[list[int]], list[int]]:
+    """Return a function that cuts a draft at the first token that a processor forbids where it stands.
+
+    Processors are asked with logits that are all equal, and once about a prefix: all candidates of a step begin at the
+    same one.
+    """
     processors = [processor for processor in row.processors if processor.needs_prefix]
     if not processors or context.verification is None:
-        return tokens
-    flat = torch.ones((1, context.verification.probs.shape[-1]))
-    for place, token in enumerate(tokens):
-        prefix, logits = torch.tensor([[*row.token_ids, *tokens[:place]]]), flat
+        return list
+    # On the target's device, because a processor may have put tables of its own there.
+    flat = torch.ones_like(context.verification.probs[:1, 0])  # [1, vocab]
+
+    @cache
+    def forbidden(ahead: tuple[int, ...]) -> Tensor:
+        logits = flat
         for processor in processors:
-            logits = processor(prefix, logits)
-        if logits[0, token] == -torch.inf:
-            return tokens[:place]
-    return tokens
+            logits = processor(torch.tensor([[*row.token_ids, *ahead]], device=flat.device), logits)
+        return logits[0] <= torch.finfo(logits.dtype).min  # some processors write that instead of -inf
+
+    def cut(tokens: list[int]) -> list[int]:
+        banned = (place for place, token in enumerate(tokens) if forbidden(tuple(tokens[:place]))[token])
+        return tokens[: next(banned, len(tokens))]
+
+    return cut

@@ -48,14 +48,14 @@ def drafter(low=1, high=3, match="last", short="truncate", size=5, **others) -> 
     )
 
 
-def context(*texts_of_rows, eos_ids=(), processors=()) -> Context:
+def context(*texts_of_rows, eos_ids=(), processors=(), vocab=VOCAB) -> Context:
     """Context over lists that may grow afterwards."""
     rows = tuple(
         Row(TokenView(ids), 1, str(row), 0, SamplingParams(), processors) for row, ids in enumerate(texts_of_rows)
     )
     found = Context(rows, Streams([(0, str(row), 0) for row in range(len(rows))]), eos_ids=eos_ids)
     nothing = Draft.empty(len(rows))
-    found.verification = Verification(nothing, torch.full((len(rows), 1, VOCAB), 1 / VOCAB))
+    found.verification = Verification(nothing, torch.full((len(rows), 1, vocab), 1 / vocab))
     return found
 
 
@@ -241,9 +241,9 @@ class CountingDict(dict):
 
 
 def counting_index() -> NgramIndex:
-    index = NgramIndex(1, 4)
-    assert isinstance(index._ends, dict)
-    index._ends = CountingDict()
+    index = NgramIndex(1, 4, "last")
+    assert isinstance(index._starts, dict)
+    index._starts = CountingDict()
     return index
 
 
@@ -253,7 +253,7 @@ def operations_of_one_step(length: int) -> int:
     CountingDict.operations = 0
     ids.append(3)
     index.extend(ids)
-    next(index.find(ids, "last"), None)
+    next(index.find(ids), None)
     return CountingDict.operations
 
 
@@ -293,9 +293,35 @@ def test_a_step_reads_a_few_tokens_of_a_text_of_any_length(length):
     assert view.read <= 20
 
 
+class Asked(Ban):
+    """Counts how often it is asked."""
+
+    times = 0
+
+    def __call__(self, prefix, logits):
+        self.times += 1
+        return super().__call__(prefix, logits)
+
+
+@pytest.mark.parametrize("match", ["first", "last"])
+@pytest.mark.parametrize("length", [20, 400])
+def test_a_text_full_of_forbidden_continuations_costs_one_question(match, length):
+    ban, ids = Asked(8), [7, 8] * length + [7]
+    asked = context(ids, processors=(ban,))
+    assert drafts(drafter(match=match, drop_forbidden=True).propose(asked, [5])) == [[]]
+    assert ban.times == 1
+
+
+@pytest.mark.parametrize("match", ["first", "last"])
+def test_of_occurrences_with_one_continuation_one_is_kept(match):
+    index, ids = NgramIndex(1, 1, match), [7, 8] * 50 + [7, 9] + [7, 8] * 50 + [7]
+    index.extend(ids)
+    assert list(index.find(ids)) == ([1, 101] if match == "first" else [201, 101])
+
+
 def test_an_index_is_kept_from_step_to_step(monkeypatch):
     made = []
-    monkeypatch.setattr(ngram_module, "NgramIndex", lambda *sizes: made.append(sizes) or NgramIndex(*sizes))
+    monkeypatch.setattr(ngram_module, "NgramIndex", lambda *options: made.append(options) or NgramIndex(*options))
     lookup_drafter, running = drafter(), context([1, 2, 1, 2])
     for _ in range(3):
         lookup_drafter.propose(running, [5])

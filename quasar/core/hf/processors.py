@@ -117,7 +117,7 @@ def build_processors(
     if params.suppress_tokens:
         prefixed.append(SuppressTokensLogitsProcessor(list(params.suppress_tokens)))
     return (
-        *(Wrapped(processor, needs_prefix=True) for processor in [*prefixed, *custom]),
+        *(Wrapped(processor, needs_prefix=True) for processor in [*prefixed, *map(_on_a_copy, custom)]),
         *(Wrapped(warper, needs_prefix=False) for warper in _warpers(params)),
     )
 
@@ -137,6 +137,11 @@ def _warpers(params: SamplingParams) -> list[Any]:
     return found
 
 
+def _on_a_copy(processor: CustomProcessor) -> CustomProcessor:
+    """Let a processor write into the logits that it gets, as many do; what it is given are the model's own."""
+    return lambda prefix, logits: processor(prefix, logits.clone())
+
+
 def refuse_impure(processor: CustomProcessor, vocab_size: int) -> None:
     """Refuse a processor that is not a pure function of prefix and logits.
 
@@ -153,13 +158,14 @@ def refuse_impure(processor: CustomProcessor, vocab_size: int) -> None:
     name = getattr(processor, "__name__", type(processor).__name__)
     logits = torch.linspace(-4, 4, vocab_size).repeat(1, 1)
     prefixes = [torch.arange(length).remainder(vocab_size)[None] for length in (3, 5)]
-    before = repr(getattr(processor, "__dict__", None))
+    owner = getattr(processor, "__self__", processor)  # of a bound method
+    before = repr(getattr(owner, "__dict__", None))
     first, other, again = (processor(prefixes[i], logits.clone()) for i in (0, 1, 0))
     for answer in (first, other):
         if not isinstance(answer, Tensor) or answer.shape != logits.shape:
             got = list(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
             raise ConfigError(f"logits processor '{name}' should return logits {list(logits.shape)}, got {got}.")
-    if repr(getattr(processor, "__dict__", None)) != before:
+    if repr(getattr(owner, "__dict__", None)) != before:
         raise ConfigError(f"logits processor '{name}' changes its own attributes when called; it must be pure.")
     if not torch.equal(first, again):
         raise ConfigError(f"logits processor '{name}' answers the same prefix differently the second time.")
