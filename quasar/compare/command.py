@@ -88,7 +88,7 @@ def _look(run: Run, quiet: bool) -> tuple[Any, Conversations]:
 def _load(run: Run, source: Any, tokenizer: Any, device: str) -> dict[str, Pipeline]:
     from quasar.core.hf import loading
 
-    models = loading.LoadedModels(source, device)
+    models = loading.LoadedModels(source, device, run.registry)
     eos_ids = loading.eos_token_ids(source, tokenizer)
     return {arm.name: Pipeline(arm.composition, models, tokenizer, eos_ids) for arm in run.arms}
 
@@ -104,7 +104,10 @@ def _finish(
     """Count, write and show."""
     different = find_differences(run, folder.samples)
     classify(different, run, folder.samples, pipelines, conversations)
-    descriptions = {name: pipeline.composition.verifier.describe() for name, pipeline in pipelines.items()}
+    parts = {name: pipeline.composition for name, pipeline in pipelines.items()}
+    descriptions = {
+        name: {**each.verifier.describe(), "drafter": each.drafter.describe()} for name, each in parts.items()
+    }
     found = results(run, folder.samples, descriptions, different, where)
     folder.write_results(found, reporting.report(found))
     run.registry.run_finished(found)

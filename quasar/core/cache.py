@@ -48,20 +48,37 @@ class KVCache:
         Returns:
             Keys and values ``[batch, kv_heads, end, head_dim]``, views into the cache.
         """
-        if layer not in self._layers:
-            # Zeros, not empty: a masked entry still enters the arithmetic, and NaN times 0 is NaN.
-            self._layers[layer] = (
-                keys.new_zeros((self.batch, keys.shape[1], self.capacity, keys.shape[3])),
-                values.new_zeros((self.batch, values.shape[1], self.capacity, values.shape[3])),
-            )
-        for store, new in zip(self._layers[layer], (keys, values), strict=True):
+        stored = self.stores(layer, keys.shape[1], (keys.shape[3], values.shape[3]), keys.dtype, keys.device)
+        for store, new in zip(stored, (keys, values), strict=True):
             if isinstance(entries, int):
                 store[:, :, entries : entries + new.shape[2]] = new
             else:
                 rows = torch.arange(self.batch, device=new.device)[:, None]
                 store[rows, :, entries] = new.transpose(1, 2)
-        stored_keys, stored_values = self._layers[layer]
-        return stored_keys[:, :, :end], stored_values[:, :, :end]
+        return stored[0][:, :, :end], stored[1][:, :, :end]
+
+    def stores(
+        self, layer: int, kv_heads: int, head_dims: tuple[int, int], dtype: torch.dtype, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Return the whole keys and values of a layer, for whoever writes entries by itself; made at the first call.
+
+        Args:
+            layer: layer number.
+            kv_heads: heads.
+            head_dims: of keys and of values.
+            dtype: of both.
+            device: of both.
+
+        Returns:
+            Keys and values ``[batch, kv_heads, capacity, head_dim]``; ``reserve`` may replace them.
+        """
+        if layer not in self._layers:
+            # Zeros, not empty: a masked entry still enters the arithmetic, and NaN times 0 is NaN.
+            keys, values = (
+                torch.zeros((self.batch, kv_heads, self.capacity, dim), dtype=dtype, device=device) for dim in head_dims
+            )
+            self._layers[layer] = (keys, values)
+        return self._layers[layer]
 
     @torch.inference_mode()  # as the forward that wrote the entries: torch refuses in-place changes outside it
     def move(self, row: int, sources: Sequence[int], start: int) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
+    from quasar.core.backends import Backend
     from quasar.core.components import Acceptor, Drafter, Verifier
     from quasar.core.types import StepRecord
 
@@ -28,6 +29,10 @@ def quasar_verifiers() -> Iterable[type[Verifier]]:  # type: ignore[empty-body]
 
 def quasar_acceptors() -> Iterable[type[Acceptor]]:  # type: ignore[empty-body]
     """Return acceptor classes."""
+
+
+def quasar_backends() -> Iterable[type[Backend]]:  # type: ignore[empty-body]
+    """Return backend classes (``quasar.core.backends.Backend``)."""
 
 
 def quasar_models() -> Iterable[Any]:  # type: ignore[empty-body]

@@ -68,6 +68,6 @@ def load_pipeline(
     spec = validate(PipelineSpec, raw, "load_pipeline")
     composition = compose(spec, registry, sampling or SamplingParams(), "load_pipeline")
     source = loading.find_model(model, registry.model(model), quiet)
-    models = loading.LoadedModels(source, choose_device(device))
+    models = loading.LoadedModels(source, choose_device(device), registry)
     tokenizer = loading.load_tokenizer(source)
     return Pipeline(composition, models, tokenizer, loading.eos_token_ids(source, tokenizer))

@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from quasar.core.components import Verifier
 from quasar.core.context import Context
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel, ModelProvider, describe
 from quasar.core.session import Session
 from quasar.core.types import Draft, Verification
 
@@ -38,11 +38,7 @@ class ModelVerifier(Verifier):
 
     def describe(self) -> dict[str, object]:
         """Dtype, device and bytes of weights."""
-        return {
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.model.device),
-            "weight_bytes": sum(self.model.storages().values()),
-        }
+        return describe(self.model)
 
     def _session(self, context: Context) -> Session:
         def make() -> Session:

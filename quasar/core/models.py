@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from quasar.core.cache import KVCache
+from quasar.core.decoders import Decoder
+
+if TYPE_CHECKING:
+    from quasar.core.backends import Backend
 
 Made = TypeVar("Made")
 
@@ -67,6 +71,7 @@ class LanguageModel(Protocol):
     dtype: torch.dtype
     device: torch.device
     name: str
+    num_layers: int
 
     def forward(self, block: Block, cache: KVCache) -> Tensor:
         """Run one block; returns logits of its last ``num_logits`` columns, ``[batch, num_logits, vocab]``."""
@@ -80,8 +85,56 @@ class LanguageModel(Protocol):
         """Iterate over the linear layers of the decoder and its head."""
         ...
 
+    def decoder(self) -> Decoder:
+        """Describe a decoder of the Llama family to backends that run it themselves.
+
+        Raises:
+            UnsupportedModelError: the model is of another family; the text says what is not known.
+        """
+        ...
+
     def storages(self) -> dict[int, int]:
         """Return the bytes of every weight and buffer by the identity of its storage, so that sharing is seen."""
+        ...
+
+    def without_layers(self, dropped: Collection[int]) -> LanguageModel:
+        """Return a model over the same tensors that lacks these decoder layers, numbered from 0."""
+        ...
+
+    def layer_states(self, token_ids: Tensor) -> Sequence[Tensor]:
+        """Return the hidden states before every decoder layer and after the last, of whole texts ``[batch, tokens]``.
+
+        Each is ``[batch, tokens, hidden]``; there are ``num_layers + 1`` of them.
+        """
+        ...
+
+
+def describe(model: LanguageModel) -> dict[str, object]:
+    """Return dtype, device and bytes of weights, for reports."""
+    return {
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "weight_bytes": sum(model.storages().values()),
+    }
+
+
+class TextCodec(Protocol):
+    """A model's tokenizer, as far as components need it."""
+
+    def tokens(self) -> Mapping[str, int]:
+        """Return the id of every token, added ones included."""
+        ...
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of ids."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a whole text, with the special tokens that the model expects at its beginning."""
+        ...
+
+    def encode_part(self, text: str) -> list[int]:
+        """Return the ids of a piece of a text: no special token is put before or behind it."""
         ...
 
 
@@ -92,6 +145,18 @@ class ModelProvider(Protocol):
         """Return the pipeline's target model in ``dtype`` (``auto`` is the checkpoint's)."""
         ...
 
+    def backends(self) -> Sequence[type[Backend]]:
+        """Return the backends that plugins provide, usable here or not."""
+        ...
+
     def derived(self, key: str, make: Callable[[], Made]) -> Made:
         """Return what ``make`` made under ``key``, made once: two arms with one precision share a model."""
+        ...
+
+    def other(self, name: str, dtype: str = "auto") -> LanguageModel:
+        """Return the model that a pipeline would find under ``name``: a built-in name, a folder or a hub id."""
+        ...
+
+    def tokenizer(self, name: str | None = None) -> TextCodec:
+        """Return the tokenizer of the model ``name``, of the target for ``None``."""
         ...

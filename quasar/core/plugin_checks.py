@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, get_args
 
+from quasar.core.backends import Backend
 from quasar.core.components import Acceptor, Component, Drafter, Law, Verifier
 
 BASES: dict[str, type[Component]] = {"drafter": Drafter, "verifier": Verifier, "acceptor": Acceptor}
@@ -25,7 +26,7 @@ def find_fault(kind: str, item: object) -> str | None:
     """Say what is wrong with something that a plugin returned for ``kind``.
 
     Args:
-        kind: ``drafter``, ``verifier``, ``acceptor`` or ``model``.
+        kind: ``drafter``, ``verifier``, ``acceptor``, ``backend`` or ``model``.
         item: the class, or for ``model`` the object.
 
     Returns:
@@ -33,13 +34,16 @@ def find_fault(kind: str, item: object) -> str | None:
     """
     if kind == "model":
         return _model_fault(item)
-    base = BASES[kind]
+    base: type[Any] = Backend if kind == "backend" else BASES[kind]
     if not isinstance(item, type):
         return f"expected a {kind} class, got an object of class {_class_name(item)}"
     if not issubclass(item, base):
         return f"class {item.__name__} is not a subclass of {base.__name__}"
     if not _is_name(getattr(item, "name", None)):
         return f"class {item.__name__} needs a `name`: the text that YAML files call it by"
+    if kind == "backend":
+        missing = sorted(item.__abstractmethods__)  # type: ignore[attr-defined]
+        return f"class {item.__name__} lacks {', '.join(missing)}" if missing else None
     return _method_fault(base, item) or _config_fault(item) or _trait_fault(item)
 
 

@@ -13,6 +13,7 @@ HOOK_OF = {
     "drafter": "quasar_drafters",
     "verifier": "quasar_verifiers",
     "acceptor": "quasar_acceptors",
+    "backend": "quasar_backends",
     "model": "quasar_models",
 }
 """The hook that provides each kind."""
@@ -27,7 +28,7 @@ class Listed:
 
     Attributes:
         name: what YAML files call it; for a plugin, the name of its entry point.
-        kind: ``drafter``, ``verifier``, ``acceptor``, ``model``, or ``plugin`` for a plugin that did not load.
+        kind: one of ``KINDS``; ``plugin`` is a plugin that did not load.
         summary: one sentence; empty where there is an error.
         traits: what a component claims of itself; empty where there is an error.
         distribution: the installed distribution that it comes from, or the path of a local file.
@@ -59,6 +60,8 @@ class Entry:
         summary, traits = "", {}
         if self.error is None and self.kind == "model":
             summary = self.value.summary
+        elif self.error is None and self.kind == "backend":
+            summary, traits = self.value.summary(), {"usable": self.value.unusable() or True}
         elif self.error is None:
             summary, traits = self.value.summary(), self.value.traits()
         origin = self.source

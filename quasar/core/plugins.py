@@ -1,7 +1,7 @@
 """Finding plugins and what they provide. The only module that imports pluggy; all others see ``Registry``.
 
-A plugin that is broken is listed with its error and stops nothing but a pipeline that names it. Classes are collected
-when they are first asked for, a kind at a time, so that ``quasar --help`` does not import what components import.
+A broken plugin is listed with its error and stops nothing but a pipeline that names it. Classes are collected a kind at
+a time, when asked for, so that ``quasar --help`` does not import what components import.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from quasar.core.plugin_sources import ALLOW_LIST, GROUP, Source, allowed_source
 if TYPE_CHECKING:
     import argparse
 
+    from quasar.core.backends import Backend
     from quasar.core.components import Component
     from quasar.core.types import StepRecord
 
@@ -86,6 +87,10 @@ class Registry:
         """
         return self._sound("model", name)
 
+    def backends(self) -> tuple[type[Backend], ...]:
+        """Return the backends that plugins provide, sound ones only."""
+        return tuple(entry.value for entry in self._collect("backend") if entry.error is None)
+
     def listing(self, kind: str | None = None) -> list[Listed]:
         """Return what there is, broken things included, in the order kind, name, distribution.
 
@@ -97,7 +102,7 @@ class Registry:
         """
         if kind is not None and kind not in KINDS:
             raise PluginError(f"unknown kind {kind!r}.{did_you_mean(kind, KINDS)}")
-        # A hook that fails while it is called is listed too, as kind `plugin`: that kind has to look at all others.
+        # A hook that fails when called is listed as kind `plugin`: that kind has to look at all others.
         wanted = [each for each in HOOK_OF if kind in (None, "plugin", each)]
         collected = [entry for each in wanted for entry in self._collect(each)]
         lines = [entry.listed() for entry in (*collected, *self._failed) if kind in (None, entry.kind)]

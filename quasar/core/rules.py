@@ -41,14 +41,25 @@ def sample_and_compare(verification: Verification, context: Context) -> Acceptan
     Source: equal in law to Leviathan et al. (arXiv 2211.17192) with a one-hot draft law; trees as in EAGLE's released
     code for deterministic drafts, with one draw a node instead of one test a child.
     """
-    draft, walk = verification.draft, Walk(verification.draft.batch, verification.draft.nodes)
+    draft = verification.draft
     positions = context.committed()[:, None] + trees.depths(draft)
     samples = draw(verification.probs, context.streams.target(positions)).cpu()  # [batch, nodes + 1]
-    for node in range(draft.nodes):
-        wanted = samples.gather(1, walk.slot[:, None])[:, 0]
-        hit = (draft.parents[:, node] == walk.slot) & (draft.token_ids[:, node] == wanted) & (node < draft.num_nodes)
-        walk.descend(hit, node + 1)
-    return Acceptance(walk.path, walk.count, samples.gather(1, walk.slot[:, None])[:, 0])
+    paths, counts, last = [], [], []
+    # A few integers a row: Python is quicker with them than one torch call a node.
+    rows = zip(
+        samples.tolist(), draft.token_ids.tolist(), draft.parents.tolist(), draft.num_nodes.tolist(), strict=True
+    )
+    for wanted, tokens, parents, count in rows:
+        path, slot = [], 0
+        for node in range(count):
+            if parents[node] == slot and tokens[node] == wanted[slot]:
+                slot = node + 1
+                path.append(slot)
+        paths.append([*path, *[0] * (draft.nodes - len(path))])
+        counts.append(len(path))
+        last.append(wanted[slot])
+    path_tensor = torch.tensor(paths, dtype=torch.int64).reshape(draft.batch, draft.nodes)
+    return Acceptance(path_tensor, torch.tensor(counts), torch.tensor(last))
 
 
 def drawn_from(draft: Draft, trials: Trials, trial: int, like: Tensor) -> Tensor:

@@ -119,25 +119,22 @@ class Session:
         pending = [list(text[length:]) for text, length in zip(texts, lengths, strict=True)]
         width = max(map(len, pending))
         batch, query = len(texts), width + draft.nodes
-        token_ids = torch.zeros((batch, query), dtype=torch.int64)
-        positions = torch.zeros((batch, query), dtype=torch.int64)
-        offsets = torch.arange(query).repeat(batch, 1)
-        visible = torch.eye(query, dtype=torch.bool).repeat(batch, 1, 1)
-        token_ids[:, width:] = draft.token_ids.where(trees.used(draft), 0)  # padding may hold anything
-        depths, among_nodes = trees.depths(draft)[:, 1:], trees.visibility(draft)
-        for row, (tokens, length) in enumerate(zip(pending, lengths, strict=True)):
-            pad, own = width - len(tokens), len(tokens)
-            token_ids[row, pad:width] = torch.tensor(tokens)
-            positions[row, pad:width] = torch.arange(length, length + own)
-            positions[row, width:] = length + own - 1 + depths[row]
-            offsets[row] = (offsets[row] - pad) % query
-            entries = torch.zeros((query, query), dtype=torch.bool)
-            entries[pad:width, :own] = torch.ones((own, own), dtype=torch.bool).tril_()
-            entries[width:, :own] = True
-            entries[width:, own : own + draft.nodes] = among_nodes[row]
-            entries[torch.arange(pad), offsets[row, :pad]] = True
-            visible[row] = entries
+        nodes = draft.token_ids.where(trees.used(draft), 0)  # padding may hold anything
+        tokens = torch.tensor([[*[0] * (width - len(own)), *own] for own in pending])
+        start, column = torch.tensor(lengths)[:, None], torch.arange(query)
+        pad = torch.tensor([[width - len(own)] for own in pending])  # [batch, 1]
+        positions = torch.where(column >= pad, start + column - pad, 0)
+        positions[:, width:] = start + width - pad - 1 + trees.depths(draft)[:, 1:]
+        seen = torch.zeros((batch, query, query), dtype=torch.bool)  # which column sees which
+        seen[:, :width, :width] = torch.ones((width, width), dtype=torch.bool).tril_()
+        seen[:, width:, :width] = True
+        seen[:, width:, width:] = trees.visibility(draft)
+        seen &= (column >= pad)[:, None]
+        seen |= torch.eye(query, dtype=torch.bool)
+        offsets = (column - pad) % query
+        visible = torch.empty_like(seen).scatter_(2, offsets[:, None].expand_as(seen), seen)
         if self._model.max_length is not None:
             # Nodes past the model's end are padding of a ragged batch or will be cut; they must not index out of range.
             positions.clamp_(max=self._model.max_length - 1)
-        return Block(token_ids, positions, offsets, visible, torch.tensor(lengths), draft.nodes + 1)
+        token_ids = torch.cat([tokens, nodes], dim=1)
+        return Block(token_ids, positions, offsets, visible, start[:, 0], draft.nodes + 1)

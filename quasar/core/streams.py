@@ -19,6 +19,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from quasar.core.laws import most_likely
+
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -65,9 +67,9 @@ def draw(probs: Tensor, keys: Tensor) -> Tensor:
     Returns:
         Token ids, ``[...]`` int64. A one-hot law returns its token whatever the key.
     """
-    top = probs.max(dim=-1)
-    if bool((top.values == probs.sum(dim=-1)).all()):
-        return top.indices  # every law is one-hot: the same answer without 49152 random numbers a row
+    top = most_likely(probs)
+    if bool((probs.gather(-1, top[..., None])[..., 0] == probs.sum(dim=-1)).all()):
+        return top  # every law is one-hot: the same answer without 49152 random numbers a row
     return exponentials(keys.to(probs.device), probs.shape[-1]).reciprocal_().mul_(probs).argmax(dim=-1)
 
 
@@ -107,3 +109,22 @@ class Streams:
         """
         base = fold(self._base(f"{purpose}/{level}")[:, None], committed.to(self._device)[:, None])
         return fold(base, nodes.to(self._device))
+
+    def part(self, number: int) -> Streams:
+        """Return the streams of one of several parts of a component: its own ones differ, the target's is the same."""
+        return _Part(self, number)
+
+
+class _Part(Streams):
+    """Streams of a part: those of the whole, under other purposes."""
+
+    def __init__(self, whole: Streams, number: int) -> None:
+        self._whole, self._number = whole, number
+
+    def target(self, positions: Tensor) -> Tensor:
+        """As ``Streams.target``."""
+        return self._whole.target(positions)
+
+    def own(self, purpose: str, nodes: Tensor, committed: Tensor, level: int = 0) -> Tensor:
+        """As ``Streams.own``."""
+        return self._whole.own(f"{purpose}.{self._number}", nodes, committed, level)

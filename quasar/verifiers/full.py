@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from quasar.core.backend_choice import choose_backend
+from quasar.core.backends import STOCK, Built
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
 
@@ -22,10 +24,24 @@ class Full(ModelVerifier):
         dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
             "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
         )
+        backend: str = Field(
+            "auto",
+            description="What multiplies: torch, an installed backend, or auto, the fastest by measurement.",
+        )
+
+    _built: Built
 
     def load_model(self, models: ModelProvider) -> LanguageModel:
-        """Return the target model."""
-        return models.target(self.config.dtype)
+        """Return the target model on the backend that was asked for, made once for all arms with these options."""
+        dtype = self.config.dtype
+        backend = choose_backend(models, dtype, self.config.backend)
+        if backend is None:
+            self._built = Built(models.target(dtype), STOCK)
+        else:
+            self._built = models.derived(
+                f"full/{backend.name}/{dtype}", lambda: backend.build(models.target(dtype).sharing_copy(), "full")
+            )
+        return self._built.model
 
     def reference(self) -> str:
         """The model in its own dtype or the one asked for."""
@@ -33,4 +49,4 @@ class Full(ModelVerifier):
 
     def describe(self) -> dict[str, object]:
         """The backend beside what every model verifier says."""
-        return {"backend": "torch", **super().describe()}
+        return {"backend": self._built.backend, **super().describe()}

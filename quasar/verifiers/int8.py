@@ -6,10 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
+from quasar.core.backend_choice import choose_backend
+from quasar.core.backends import STOCK, Built
 from quasar.core.errors import ConfigError
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
-from quasar.verifiers.quantization.convert import ConversionReport, choose_backend, convert
+from quasar.verifiers.quantization.convert import available_backends, convert
+from quasar.verifiers.quantization.convert import choose_backend as choose_layer_backend
 
 
 class Int8(ModelVerifier):
@@ -27,28 +30,34 @@ class Int8(ModelVerifier):
     class Config(ModelVerifier.Config):
         """Options."""
 
-        backend: Literal["auto", "fbgemm", "torchao", "reference"] = Field(
-            "auto", description="What multiplies: auto takes the fastest that works here; reference is exact integers."
+        backend: str = Field(
+            "auto",
+            description="What multiplies: an installed backend, or layer by layer fbgemm, torchao or reference (exact "
+            "integers); torch is the best of these three, auto the fastest of all by measurement.",
         )
         dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
             "auto", description="What everything beside the quantised layers computes in; auto is the checkpoint's."
         )
         quantize_lm_head: bool = Field(False, description="Quantise the output projection too.")
 
-    _report: ConversionReport
+    _built: Built
 
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return a quantised copy of the target, made once for all arms with these options."""
-        dtype, head = self.config.dtype, self.config.quantize_lm_head
+        dtype, head, wanted = self.config.dtype, self.config.quantize_lm_head, self.config.backend
+        whole = None if wanted in available_backends() else choose_backend(models, dtype, wanted)
         target = models.target(dtype)
-        backend = choose_backend(self.config.backend, target)
+        name = choose_layer_backend("auto" if wanted == STOCK else wanted, target) if whole is None else whole.name
 
-        def make() -> tuple[LanguageModel, ConversionReport]:
+        def make() -> Built:
             model = target.sharing_copy()
-            return model, convert(model, backend, quantize_lm_head=head)
+            if whole is not None:
+                return whole.build(model, "int8", quantize_lm_head=head)
+            report = convert(model, name, quantize_lm_head=head)
+            return Built(model, report.backend, report.converted, report.skipped)
 
-        model, self._report = models.derived(f"int8/{backend}/{dtype}/{head}", make)
-        return model
+        self._built = models.derived(f"int8/{name}/{dtype}/{head}", make)
+        return self._built.model
 
     def reference(self) -> str:
         """The quantised model; a backend that was asked for is named, because they round differently.
@@ -61,13 +70,15 @@ class Int8(ModelVerifier):
             return "the model in W8A8 int8"
         if wanted == "fbgemm" and self.config.dtype == "float64":
             raise ConfigError("verifier 'int8': backend 'fbgemm' computes in float32; for float64 take 'reference'.")
-        return f"the model in W8A8 int8 ({choose_backend(wanted)} backend)"
+        if wanted in available_backends():
+            choose_layer_backend(wanted)
+        return f"the model in W8A8 int8 ({wanted} backend)"
 
     def describe(self) -> dict[str, object]:
         """Backend and what was converted, beside what every model verifier says."""
         return {
-            "backend": self._report.backend,
-            "converted_layers": len(self._report.converted),
-            "skipped_layers": list(self._report.skipped),
+            "backend": self._built.backend,
+            "converted_layers": len(self._built.converted),
+            "skipped_layers": list(self._built.skipped),
             **super().describe(),
         }

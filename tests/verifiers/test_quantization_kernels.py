@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from quasar.core.errors import ConfigError
+from quasar.core.quantization import quantize_weight
 from quasar.verifiers.quantization import fbgemm as fbgemm_file
 from quasar.verifiers.quantization import torchao as torchao_file
 from quasar.verifiers.quantization.convert import available_backends, choose_backend
 from quasar.verifiers.quantization.fbgemm import FbgemmLinear
 from quasar.verifiers.quantization.reference import ReferenceLinear
-from quasar.verifiers.quantization.scheme import quantize_weight
 from quasar.verifiers.quantization.torchao import TorchaoLinear
 
 USABLE = [name for name, reason in available_backends().items() if reason is None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 from typing import Any
 
@@ -14,6 +14,9 @@ from transformers import Cache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from quasar.core.cache import KVCache
+from quasar.core.decoders import Decoder
+from quasar.core.hf import pruning
+from quasar.core.hf.decoders import read_decoder
 from quasar.core.models import Block, LinearLayer
 
 
@@ -40,6 +43,7 @@ class HFModel:
         name: what the user calls the model.
         vocab_size: size of the output layer, padding entries included.
         max_length: positions the model has, or ``None``.
+        num_layers: decoder layers.
 
     Args:
         module: the loaded model, in evaluation mode.
@@ -52,6 +56,7 @@ class HFModel:
         head = module.get_output_embeddings()
         self.vocab_size: int = self.config.vocab_size if head is None else head.weight.shape[0]
         self.max_length: int | None = getattr(self.config, "max_position_embeddings", None)
+        self.num_layers: int = self.config.num_hidden_layers
         self.dtype: torch.dtype = module.dtype
         self.device: torch.device = module.device
         self._cache_argument = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
@@ -106,6 +111,16 @@ class HFModel:
         shared = {id(tensor): tensor for tensor in chain(self.module.parameters(), self.module.buffers())}
         return HFModel(copy.deepcopy(self.module, memo=dict(shared)), self.name)
 
+    def without_layers(self, dropped: Collection[int]) -> HFModel:
+        """Return a model over the same tensors that lacks these decoder layers."""
+        module = self.sharing_copy().module
+        pruning.drop_layers(module, dropped)
+        return HFModel(module, self.name)
+
+    def layer_states(self, token_ids: Tensor) -> list[Tensor]:
+        """Return the hidden states round every decoder layer; see ``LanguageModel.layer_states``."""
+        return pruning.layer_states(self.module, token_ids)
+
     def linear_layers(self) -> Iterator[LinearLayer]:
         """Iterate over the matrix products of the decoder and its head."""
         head = self.module.get_output_embeddings()
@@ -118,6 +133,10 @@ class HFModel:
                 continue
             bias = None if layer.bias is None else layer.bias.detach()
             yield LinearLayer(name, weight, bias, self._replacer(name), layer is head)
+
+    def decoder(self) -> Decoder:
+        """Describe the model to backends that run it themselves; see ``LanguageModel.decoder``."""
+        return read_decoder(self.module, self._windows, {layer.name: layer for layer in self.linear_layers()})
 
     def _replacer(self, name: str) -> Any:
         parent_name, _, child = name.rpartition(".")

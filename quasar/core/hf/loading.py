@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,10 @@ from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.hf.adapter import HFModel
 from quasar.core.hf.tokenizer import Tokenizer
 from quasar.core.models import Made
+
+if TYPE_CHECKING:
+    from quasar.core.backends import Backend
+    from quasar.core.plugins import Registry
 
 _REWINDABLE = {"full_attention", "sliding_attention"}
 DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
@@ -146,19 +150,50 @@ class LoadedModels:
     Args:
         source: the target model.
         device: a torch device.
+        registry: knows the built-in models by name, for draft models, and the installed backends.
     """
 
-    def __init__(self, source: ModelSource, device: str) -> None:
-        self.source, self.device = source, device
-        self._models: dict[str, HFModel] = {}
+    def __init__(self, source: ModelSource, device: str, registry: Registry | None = None) -> None:
+        self.source, self.device, self._registry = source, device, registry
+        self._sources = {source.name: source}
+        self._models: dict[tuple[str, str], HFModel] = {}
         self._derived: dict[str, Any] = {}
 
     def target(self, dtype: str = "auto") -> HFModel:
         """Return the target model in ``dtype``; the checkpoint's own dtype counts as ``auto``."""
-        own = str(getattr(self.source.config, "dtype", None)).removeprefix("torch.")
-        key = "auto" if dtype == own else dtype
+        return self._loaded(self.source, dtype)
+
+    def other(self, name: str, dtype: str = "auto") -> HFModel:
+        """Return another model; the target itself if it has that name.
+
+        Raises:
+            QuasarError: as ``find_model`` and ``load_model``.
+        """
+        return self._loaded(self._source(name), dtype)
+
+    def tokenizer(self, name: str | None = None) -> Tokenizer:
+        """Return the tokenizer of the model ``name``, of the target for ``None``.
+
+        Raises:
+            QuasarError: as ``find_model`` and ``load_tokenizer``.
+        """
+        source = self.source if name is None else self._source(name)
+        return self.derived(f"tokenizer/{source.name}", lambda: load_tokenizer(source))
+
+    def backends(self) -> Sequence[type[Backend]]:
+        """Return the backends that plugins provide."""
+        return () if self._registry is None else self._registry.backends()
+
+    def _source(self, name: str) -> ModelSource:
+        if name not in self._sources:
+            self._sources[name] = find_model(name, self._registry and self._registry.model(name))
+        return self._sources[name]
+
+    def _loaded(self, source: ModelSource, dtype: str) -> HFModel:
+        own = str(getattr(source.config, "dtype", None)).removeprefix("torch.")
+        key = (source.name, "auto" if dtype == own else dtype)
         if key not in self._models:
-            self._models[key] = load_model(self.source, key, self.device)
+            self._models[key] = load_model(source, key[1], self.device)
         return self._models[key]
 
     def derived(self, key: str, make: Callable[[], Made]) -> Made:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from quasar.core.hf.adapter import HFModel
 from quasar.core.models import Made
+from quasar.core.testing_model import Letters
+
+if TYPE_CHECKING:
+    from quasar.core.backends import Backend
 
 VOCAB = 101
 
@@ -17,20 +21,39 @@ class TinyModels:
     """Hands out a random Llama of two layers; see ``ModelProvider``.
 
     ``auto`` is float32: it is what every backend can multiply, and its rounding is small.
+
+    Args:
+        backends: what ``backends`` returns.
     """
 
     device = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, backends: Sequence[type[Backend]] = ()) -> None:
         self._made: dict[str, Any] = {}
+        self._backends = backends
+
+    def backends(self) -> Sequence[type[Backend]]:
+        """Return the backends that it was given."""
+        return self._backends
 
     def target(self, dtype: str = "auto") -> HFModel:
         """Return the model in ``dtype``, the same weights in every one."""
         key = "float32" if dtype == "auto" else dtype
         if key not in self._made:
-            self._made[key] = HFModel(_tiny_llama().to(getattr(torch, key)), "a tiny random Llama")
+            self._made[key] = HFModel(_tiny_llama(seed=0).to(getattr(torch, key)), "a tiny random Llama")
         model: HFModel = self._made[key]
         return model
+
+    def other(self, name: str, dtype: str = "auto") -> HFModel:
+        """Return another model of that kind, whatever its name."""
+        key = "float32" if dtype == "auto" else dtype
+        return self.derived(
+            f"other/{key}", lambda: HFModel(_tiny_llama(seed=1).to(getattr(torch, key)), "another tiny random Llama")
+        )
+
+    def tokenizer(self, name: str | None = None) -> Letters:
+        """Return a tokenizer of one character a token, the same for all models."""
+        return Letters("".join(map(chr, range(ord("0"), ord("0") + VOCAB))))
 
     def derived(self, key: str, make: Callable[[], Made]) -> Made:
         """Return what ``make`` made under ``key``; see ``ModelProvider.derived``."""
@@ -40,11 +63,11 @@ class TinyModels:
         return made
 
 
-def _tiny_llama() -> Any:
+def _tiny_llama(seed: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return LlamaForCausalLM(
             LlamaConfig(
                 vocab_size=VOCAB, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,

@@ -41,6 +41,14 @@ class Tokenizer:
         text = self._inner.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return list(self._inner(text, add_special_tokens=False)["input_ids"])
 
+    def encode_part(self, text: str) -> list[int]:
+        """Return the ids of a piece of a text: no special token is put before or behind it."""
+        return list(self._inner(text, add_special_tokens=False)["input_ids"])
+
+    def tokens(self) -> dict[str, int]:
+        """Return the id of every token, added ones included."""
+        return dict(self._inner.get_vocab())
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""
         text: str = self._inner.decode(list(ids), skip_special_tokens=skip_special_tokens)

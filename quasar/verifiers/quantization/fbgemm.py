@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from quasar.core.errors import ConfigError
-from quasar.verifiers.quantization.scheme import MAX_STEPS, QuantizedLinear, quantize_weight
+from quasar.core.quantization import MAX_STEPS, quantize_weight
+from quasar.verifiers.quantization.scheme import QuantizedLinear
 
 _WEIGHT_STEPS = 90
 _ZERO_POINT = 128

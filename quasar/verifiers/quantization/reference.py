@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quasar.verifiers.quantization.scheme import MAX_STEPS, QuantizedLinear, quantize_rows, quantize_weight
+from quasar.core.quantization import MAX_STEPS, quantize_rows, quantize_weight
+from quasar.verifiers.quantization.scheme import QuantizedLinear
 
 
 class ReferenceLinear(QuantizedLinear):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from quasar.verifiers.quantization.scheme import MAX_STEPS, NotQuantizedError, QuantizedLinear
+from quasar.core.quantization import MAX_STEPS
+from quasar.verifiers.quantization.scheme import NotQuantizedError, QuantizedLinear
 
 
 @functools.cache

@@ -1,0 +1,127 @@
+"""Which backend runs a model: the one that was named, or the fastest, measured once and remembered."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from quasar.core.backends import STOCK, Backend
+from quasar.core.errors import ConfigError, did_you_mean
+from quasar.core.home import quasar_home
+from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.session import Session
+from quasar.core.types import Draft
+
+WIDTHS = (1, 6)
+"""Rows of the forwards that are timed: a plain step, and the verification of five draft tokens."""
+
+_PREFIX, _ROUNDS = 64, 5
+
+
+def choose_backend(models: ModelProvider, dtype: str, requested: str) -> type[Backend] | None:
+    """Return the backend for the target model; ``None`` stands for torch's own kernels.
+
+    ``auto`` is decided on the model in full precision, for every precision: arms that are compared then stand on equal
+    engineering. The measurement is kept in ``backends.json`` in ``QUASAR_HOME``, by model shape, dtype, threads,
+    processor and torch version; delete the file to measure again.
+
+    Args:
+        models: hands out the target, and knows the backends.
+        dtype: of the target.
+        requested: ``auto``, ``torch``, or a backend's name.
+
+    Raises:
+        ConfigError: no such backend, or it cannot serve this model here; the text says why.
+    """
+    if requested == STOCK:
+        return None
+    known = {backend.name: backend for backend in models.backends()}
+    if requested != "auto":
+        return _named(models, dtype, requested, known)
+    usable = [backend for backend in known.values() if backend.unusable() is None]
+    if not usable:
+        return None
+    target = models.target(dtype)
+    fitting = {backend.name: backend for backend in usable if backend.refuses(target) is None}
+    if not fitting:
+        return None
+    fastest = models.derived(f"fastest backend/{dtype}", lambda: _fastest(target, fitting))
+    return fitting.get(fastest)
+
+
+def _named(
+    models: ModelProvider, dtype: str, requested: str, known: Mapping[str, type[Backend]]
+) -> type[Backend] | None:
+    if requested not in known:
+        names = ["auto", STOCK, *known]
+        hint = did_you_mean(requested, names)
+        raise ConfigError(
+            f"backend '{requested}' is not installed.{hint} There are: {', '.join(names)}. "
+            "More come with plugins, for example plugins/quasar-cpu."
+        )
+    backend = known[requested]
+    reason = backend.unusable() or backend.refuses(models.target(dtype))
+    if reason is not None:
+        raise ConfigError(f"backend '{requested}' cannot be used: {reason}.")
+    return backend
+
+
+def _fastest(target: LanguageModel, backends: Mapping[str, type[Backend]]) -> str:
+    """Return the name of the fastest, ``STOCK`` included, from the file of earlier measurements or by measuring."""
+    file, key = quasar_home() / "backends.json", _key(target, sorted(backends))
+    found = _remembered(file)
+    if key not in found:
+        candidates = {STOCK: target}
+        for name, backend in backends.items():
+            candidates[name] = backend.build(target.sharing_copy(), "full").model
+        found[key] = {name: round(1e3 * seconds, 3) for name, seconds in _measure(candidates).items()}
+        _remember(file, found)
+    return min(found[key], key=found[key].__getitem__)
+
+
+def _key(target: LanguageModel, backends: Sequence[str]) -> str:
+    shapes = sorted({tuple(layer.weight.shape) for layer in target.linear_layers()})
+    machine = (
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    model = f"{target.num_layers} layers of {' '.join(f'{rows}x{columns}' for rows, columns in shapes)}, {target.dtype}"
+    return f"milliseconds of forwards of {WIDTHS} rows; {model}; {machine}; {' '.join(backends)}"
+
+
+def _measure(candidates: Mapping[str, LanguageModel]) -> dict[str, float]:
+    """Return seconds for one forward of each width, summed; medians, the candidates by turns."""
+    text = [token % min(model.vocab_size for model in candidates.values()) for token in range(_PREFIX)]
+    seconds: dict[str, dict[int, list[float]]] = {name: {width: [] for width in WIDTHS} for name in candidates}
+    sessions = {name: Session(model, 1, 2 * _PREFIX) for name, model in candidates.items()}
+    for session in sessions.values():
+        session.forward([text], Draft.empty(1))
+    for _ in range(_ROUNDS):
+        for width in WIDTHS:
+            draft = Draft.chains([text[: width - 1]])
+            for name, session in sessions.items():
+                start = time.perf_counter()
+                session.forward([text], draft)
+                seconds[name][width].append(time.perf_counter() - start)
+    return {name: sum(map(statistics.median, widths.values())) for name, widths in seconds.items()}
+
+
+def _remembered(file: Path) -> dict[str, dict[str, float]]:
+    try:
+        found: dict[str, dict[str, float]] = json.loads(file.read_text())
+    except (OSError, ValueError):  # not there yet, or damaged: it is measured again
+        return {}
+    return found
+
+
+def _remember(file: Path, found: Mapping[str, Mapping[str, float]]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found, indent=2) + "\n")
+    except OSError:  # a home that cannot be written costs a measurement the next time, nothing more
+        return

@@ -1,0 +1,75 @@
+"""What multiplies: a backend runs a loaded model, in full precision or in W8A8, by kernels of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from quasar.core.models import LanguageModel
+
+Precision = Literal["full", "int8"]
+"""``full``: the weights as they are. ``int8``: int8 weights per output channel, int8 activations per row."""
+
+
+STOCK = "torch"
+"""What no plugin serves: the model as transformers wrote it, on torch's kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model on a backend, and what was done to it; counted from what is in place, not from what was asked for.
+
+    Attributes:
+        model: runs blocks.
+        backend: the backend's name, as users see it; with what it left to torch, if anything.
+        converted: names of the layers that multiply in int8.
+        skipped: ``name: reason`` of the linear layers that do not.
+    """
+
+    model: LanguageModel
+    backend: str
+    converted: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+
+class Backend(ABC):
+    """A family of kernels; plugins add theirs through the hook ``quasar_backends``.
+
+    A backend serves both precisions, so that a comparison of the two stands on equal engineering. It must not change
+    the model it is given: weights are shared with other arms.
+
+    Attributes:
+        name: what ``backend:`` says in YAML.
+    """
+
+    name: ClassVar[str]
+
+    @classmethod
+    def summary(cls) -> str:
+        """First line of the docstring."""
+        return (cls.__doc__ or "").strip().partition("\n")[0]
+
+    @classmethod
+    @abstractmethod
+    def unusable(cls) -> str | None:
+        """Return why this machine cannot run the backend, in one line; ``None`` if it can."""
+
+    @classmethod
+    @abstractmethod
+    def refuses(cls, model: LanguageModel) -> str | None:
+        """Return why the backend cannot serve ``model`` (device, dtype), in one line; ``None`` if it can."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, model: LanguageModel, precision: Precision, *, quantize_lm_head: bool = False) -> Built:
+        """Return ``model`` on this backend.
+
+        Args:
+            model: of its own modules (a ``sharing_copy``): its layers may be replaced, its tensors may not be changed.
+            precision: what the linear layers compute in.
+            quantize_lm_head: int8 for the projection to the vocabulary too.
+
+        Raises:
+            QuasarError: a weight that the kernels cannot take, named.
+        """

@@ -1,0 +1,86 @@
+"""Leave decoder layers out of a transformers model, and see what each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from quasar.core.errors import UnsupportedModelError
+
+
+def drop_layers(module: PreTrainedModel, dropped: Collection[int]) -> None:
+    """Remove decoder layers in place.
+
+    The layers that stay are numbered anew, because caches are keyed by that number and masks are chosen by it.
+
+    Args:
+        module: a copy with modules and a configuration of its own.
+        dropped: numbers of the layers, counted from 0.
+
+    Raises:
+        UnsupportedModelError: the layers are not a plain stack.
+    """
+    decoder, name, layers = _stack(module)
+    config = module.config.get_text_config()
+    kept = [number for number in range(len(layers)) if number not in dropped]
+    kinds = getattr(config, "layer_types", None)
+    setattr(decoder, name, nn.ModuleList(layers[number] for number in kept))
+    for new, old in enumerate(kept):
+        for part in layers[old].modules():
+            if hasattr(part, "layer_idx"):
+                part.layer_idx = new  # type: ignore[assignment]
+    config.num_hidden_layers = len(kept)
+    if kinds:
+        config.layer_types = [kinds[number] for number in kept]
+
+
+@torch.inference_mode()
+def layer_states(module: PreTrainedModel, token_ids: Tensor) -> list[Tensor]:
+    """Return the hidden states before every decoder layer and after the last one, the final norm not yet applied.
+
+    Args:
+        module: the model.
+        token_ids: whole texts, ``[batch, tokens]`` int64.
+
+    Returns:
+        ``layers + 1`` tensors ``[batch, tokens, hidden]``.
+
+    Raises:
+        UnsupportedModelError: the layers are not a plain stack.
+    """
+    _, _, layers = _stack(module)
+    states: list[Tensor] = []
+
+    def before(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        states.append(args[0] if args else named["hidden_states"])
+
+    def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in layers]
+    hooks.append(layers[-1].register_forward_hook(after))
+    try:
+        module(input_ids=token_ids.to(module.device), use_cache=False, logits_to_keep=1)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return states
+
+
+def _stack(module: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
+    """Return the decoder, the name of its list of layers, and the list."""
+    config, decoder = module.config.get_text_config(), module.get_decoder()
+    found = [
+        (name, child)
+        for name, child in decoder.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
+    ]
+    if len(found) != 1 or bool(getattr(config, "num_kv_shared_layers", None)):
+        raise UnsupportedModelError(
+            f"layers of a {type(module).__name__} cannot be left out: they are not one stack of independent layers."
+        )
+    return decoder, *found[0]

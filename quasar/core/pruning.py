@@ -1,0 +1,121 @@
+"""Which layers of a decoder to leave out, and the copy without them; nothing is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from quasar.core.errors import ConfigError
+from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.session import Session
+from quasar.core.streams import Streams, draw
+from quasar.core.types import Draft
+
+Method = Literal["block_influence", "last", "uniform"]
+"""Which layers go: those that change their input least, the deepest ones, or some in even distances."""
+
+_TEXTS, _TOKENS = 8, 32
+"""Size of the text that block influence is measured on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedModel:
+    """A copy with layers left out.
+
+    Attributes:
+        model: over the target's own tensors.
+        kept: numbers of the target's layers that it has.
+        num_layers: layers of the target.
+    """
+
+    model: LanguageModel
+    kept: tuple[int, ...]
+    num_layers: int
+
+    def describe(self) -> dict[str, object]:
+        """Return which layers stayed, for reports."""
+        return {"layers_kept": list(self.kept), "layers_of_target": self.num_layers}
+
+
+def pruned_copy(models: ModelProvider, dtype: str, ratio: float, method: Method) -> PrunedModel:
+    """Return the target without some of its layers, made once for all that ask for the same.
+
+    Args:
+        models: hands out the target.
+        dtype: of the target.
+        ratio: share of the layers that stay, rounded to whole layers.
+        method: which ones go.
+
+    Raises:
+        ConfigError: no layer would stay.
+        UnsupportedModelError: the model's layers cannot be left out.
+    """
+    target = models.target(dtype)
+    count = math.floor(ratio * target.num_layers + 0.5)
+    if count < 1:
+        raise ConfigError(
+            f"ratio {ratio:g} keeps none of the {target.num_layers} layers of '{target.name}'; "
+            f"take {1 / target.num_layers:.2g} or more."
+        )
+
+    def make() -> PrunedModel:
+        influences: Sequence[float] = ()
+        if method == "block_influence":
+            influences = models.derived(f"block_influences/{dtype}", lambda: block_influences(target))
+        kept = layers_to_keep(target.num_layers, count, method, influences)
+        dropped = set(range(target.num_layers)) - set(kept)
+        return PrunedModel(target.without_layers(dropped), kept, target.num_layers)
+
+    return models.derived(f"pruned/{dtype}/{count}/{method}", make)
+
+
+def layers_to_keep(num_layers: int, count: int, method: Method, influences: Sequence[float] = ()) -> tuple[int, ...]:
+    """Return the numbers of the ``count`` layers that stay, in order.
+
+    Args:
+        num_layers: layers of the model.
+        count: how many stay.
+        method: how they are chosen.
+        influences: per layer, for ``block_influence``; of equal ones the earlier layer stays.
+
+    ``last`` is early exit; ``uniform`` keeps the first and the last layer.
+
+    Source: block influence as in ShortGPT, Men et al., arXiv 2403.03853, section 3.
+    """
+    if method == "last":
+        return tuple(range(count))
+    if method == "uniform":
+        step = (num_layers - 1) / max(count - 1, 1)
+        return tuple(math.floor(place * step + 0.5) for place in range(count))
+    by_influence = sorted(range(num_layers), key=lambda layer: -influences[layer])
+    return tuple(sorted(by_influence[:count]))
+
+
+def block_influences(model: LanguageModel) -> tuple[float, ...]:
+    """Return 1 − mean cosine similarity of each layer's input and output, on text that the model samples itself.
+
+    Source: ShortGPT, Men et al., arXiv 2403.03853, equation 1. There the text is a corpus; here nothing is downloaded,
+    and no benchmark can leak in.
+    """
+    states = pairwise(model.layer_states(_own_texts(model)))
+    return tuple(1 - float(torch.cosine_similarity(x.double(), y.double(), dim=-1).mean()) for x, y in states)
+
+
+def _own_texts(model: LanguageModel) -> Tensor:
+    """Sample texts at temperature 1, each begun with a token drawn from the whole vocabulary. ``[texts, tokens]``"""
+    streams = Streams([(0, "calibration", number) for number in range(_TEXTS)])
+    laws = torch.ones((_TEXTS, model.vocab_size))
+    session = Session(model, _TEXTS, _TOKENS)
+    texts: list[list[int]] = [[] for _ in range(_TEXTS)]
+    for place in range(min(_TOKENS, model.max_length or _TOKENS)):
+        keys = streams.target(torch.full((_TEXTS, 1), place))[:, 0]
+        for text, token in zip(texts, draw(laws, keys).tolist(), strict=True):
+            text.append(token)
+        laws = session.forward(texts, Draft.empty(_TEXTS))[:, 0].double().softmax(dim=-1)
+    return torch.tensor(texts)

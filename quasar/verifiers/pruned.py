@@ -1,0 +1,52 @@
+"""The target model with layers left out, as a verifier: cheaper, and another model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from quasar.core.model_verifier import ModelVerifier
+from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.pruning import Method, PrunedModel, pruned_copy
+
+
+class Pruned(ModelVerifier):
+    """Verify with a copy of the target that has layers left out; exact with respect to that copy only.
+
+    The copy is over the target's own tensors, so it costs no memory. Nothing is trained: expect the quality to fall
+    quickly.
+
+    Source: the paper Quasar, its table of structurally pruned verifiers; layers as in ShortGPT, arXiv 2403.03853.
+    """
+
+    name = "pruned"
+    precision = "pruned"
+
+    class Config(ModelVerifier.Config):
+        """Options."""
+
+        ratio: float = Field(0.75, gt=0, lt=1, description="Share of the decoder layers that stay.")
+        method: Method = Field(
+            "block_influence",
+            description="Which layers go: those that change their input least, the last ones, or evenly spread ones.",
+        )
+        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+            "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
+        )
+
+    _pruned: PrunedModel
+
+    def load_model(self, models: ModelProvider) -> LanguageModel:
+        """Return the target without some of its layers."""
+        self._pruned = pruned_copy(models, self.config.dtype, self.config.ratio, self.config.method)
+        return self._pruned.model
+
+    def reference(self) -> str:
+        """The copy, by ratio and method, and dtype if one was asked for."""
+        dtype = "" if self.config.dtype == "auto" else f", {self.config.dtype}"
+        return f"the model pruned {self.config.ratio:g} ({self.config.method}{dtype})"
+
+    def describe(self) -> dict[str, object]:
+        """Which layers stayed, beside what every model verifier says."""
+        return {**self._pruned.describe(), **super().describe()}
