@@ -12,6 +12,7 @@ from typing import Any
 
 from quasar import __version__
 from quasar.core.errors import ConfigError, QuasarError
+from quasar.profile.cli import add_profile
 
 _EXAMPLES = """\
 examples:
@@ -20,6 +21,7 @@ examples:
   quasar compare pipelines.yaml --set sampling.temperature=0.7 --output runs/warm
   quasar check pipelines.yaml
   quasar generate "Name three colours." --drafter ngram --verifier int8
+  quasar profile --verifier '{use: int8}' --seconds 30
 """
 
 
@@ -54,6 +56,7 @@ def _parser(registry: Any) -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_ls(commands)
     _add_models(commands)
+    add_profile(commands)
     registry.add_commands(commands)
     return parser
 

@@ -14,6 +14,9 @@ import torch
 
 import quasar
 
+_BUSY = 0.7
+"""Load average from which on something else runs."""
+
 _PACKAGES = ("torch", "transformers", "torchao", "pluggy", "pydantic")
 
 
@@ -30,6 +33,11 @@ def environment(device: str) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name() if device.startswith("cuda") else _processor(),
         "threads": torch.get_num_threads(),
     }
+
+
+def is_busy(load: float | None) -> bool:
+    """Whether times are not to be trusted under ``load``: one other process on two cores can slow a forward tenfold."""
+    return load is not None and load >= _BUSY
 
 
 def load_average() -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from quasar.compare.environment import is_busy
 from quasar.compare.results import OVERALL
 
 _DEFINITIONS = """\
@@ -17,9 +18,6 @@ _DEFINITIONS = """\
 - `same`: share of answers whose token ids equal the baseline's; `same own`: those of plain decoding with the arm's own
   verifier.
 - `memory`: weights and key-value cache that the arm needs; arms of one run share what they can."""
-
-_BUSY = 0.7
-"""Load average above which times are not to be trusted: one other process on two cores can slow a forward tenfold."""
 
 Column = tuple[str, Callable[[Mapping[str, Any]], str]]
 
@@ -129,7 +127,7 @@ def differences(results: Mapping[str, Any]) -> str:
 def busy(results: Mapping[str, Any]) -> str:
     """Return a warning, if something else ran on the machine when the run began; else nothing."""
     load = results["environment"]["load_average_at_start"]
-    if load is None or load < _BUSY:
+    if not is_busy(load):
         return ""
     return (
         f"\nThe machine was busy when this run began (load average {load:.1f}): threads wait for each other then, and\n"

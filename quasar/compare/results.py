@@ -25,7 +25,7 @@ def results(
     Args:
         run: the comparison.
         samples: every answer.
-        descriptions: what each arm's verifier says of itself.
+        descriptions: what each arm's verifier says of itself, and under ``drafter`` what its drafter says.
         differences: answers that left their plain arm's text.
         environment: versions and machine.
     """
@@ -83,6 +83,7 @@ def _entry(
         ),
         "exact_with_respect_to": parts.exact_with_respect_to,
         "relaxed": parts.relaxed,
+        "drafter_description": description.get("drafter", {}),
         "backend": description.get("backend"),
         "dtype": description.get("dtype"),
         "weight_bytes": description.get("weight_bytes"),
