@@ -17,11 +17,19 @@ if TYPE_CHECKING:
 @hookimpl
 def quasar_drafters() -> Iterable[type[Drafter]]:
     """Return the built-in drafters."""
+    from quasar.drafters.adaptive import Adaptive
     from quasar.drafters.bigram import Bigram
+    from quasar.drafters.draft_model import DraftModel
     from quasar.drafters.ngram import Ngram
     from quasar.drafters.none import NoDraft
+    from quasar.drafters.pipeline import Pipeline
+    from quasar.drafters.pruned import Pruned
+    from quasar.drafters.recycling import Recycling
+    from quasar.drafters.suffix import Suffix
+    from quasar.drafters.union import Union
+    from quasar.drafters.universal import Universal
 
-    return [NoDraft, Ngram, Bigram]
+    return [NoDraft, Ngram, Suffix, Recycling, Union, Adaptive, Bigram, DraftModel, Pruned, Universal, Pipeline]
 
 
 @hookimpl
@@ -29,8 +37,9 @@ def quasar_verifiers() -> Iterable[type[Verifier]]:
     """Return the built-in verifiers."""
     from quasar.verifiers.full import Full
     from quasar.verifiers.int8 import Int8
+    from quasar.verifiers.pruned import Pruned
 
-    return [Full, Int8]
+    return [Full, Int8, Pruned]
 
 
 @hookimpl

@@ -53,10 +53,6 @@ class Batch:
         decode: ids to text, for stop strings.
         level: 0 for the outermost pipeline.
         coupled: drafts are drawn with the target's noise.
-
-    Raises:
-        CapacityError: a prompt leaves no room in the model.
-        ConfigError: a prompt is empty.
     """
 
     def __init__(
@@ -70,8 +66,6 @@ class Batch:
     ) -> None:
         self._verifier = verifier
         max_length = verifier.max_length()
-        for request in requests:
-            _check_prompt(request, max_length)
         self._ids = [list(request.prompt_ids) for request in requests]
         self._prompts = [len(ids) for ids in self._ids]
         self._rules = [
@@ -80,6 +74,7 @@ class Batch:
         ]
         self._reasons: list[str | None] = [None] * len(requests)
         self._records: list[list[StepRecord]] = [[] for _ in requests]
+        self._inner: list[list[StepRecord]] = [[] for _ in requests]
         self._logprobs: list[list[float] | None] = [[] if r.sampling.logprobs else None for r in requests]
         self._columns = 0
         rows = tuple(
@@ -142,7 +137,7 @@ class Batch:
         commits: Sequence[Commit],
         is_prefill: bool,
         seconds: tuple[float, float, float],
-    ) -> StepRecord:
+    ) -> list[StepRecord]:
         """Write the step down: counts of what was committed, not of what might have been.
 
         Args:
@@ -150,6 +145,10 @@ class Batch:
             commits: what ``commit`` returned.
             is_prefill: whether the step read the prompt.
             seconds: of drafting, verifying, and accepting with committing.
+
+        Returns:
+            The records of pipelines inside the drafter, then the step's own; nothing on an inner level, which leaves
+            its records with the outermost pipeline.
         """
         verification = self.context.verification
         assert verification is not None
@@ -169,17 +168,33 @@ class Batch:
             self.context.level,
         )
         self._columns = columns
-        for row, _ in commits:
+        inner = self.context.inner_steps
+        if self.context.level:
+            inner.append((record, tuple(kept)))
+            return []
+        for row in kept:
             self._records[row].append(record.of_row(row))
-        return record
+        for step, rows in inner:
+            for row in rows:
+                self._inner[row].append(step.of_row(row))
+        records = [*(step for step, _ in inner), record]
+        inner.clear()
+        return records
 
     def generations(self) -> list[Generation]:
         """Return what became of every request."""
         held = self._verifier.peak_bytes(self.context)
         return [
-            Generation(tuple(ids[prompt:]), str(reason), tuple(records), held, None if found is None else tuple(found))
-            for ids, prompt, reason, records, found in zip(
-                self._ids, self._prompts, self._reasons, self._records, self._logprobs, strict=True
+            Generation(
+                tuple(ids[prompt:]),
+                str(reason),
+                tuple(records),
+                held,
+                None if found is None else tuple(found),
+                tuple(inner),
+            )
+            for ids, prompt, reason, records, found, inner in zip(
+                self._ids, self._prompts, self._reasons, self._records, self._logprobs, self._inner, strict=True
             )
         ]
 
@@ -195,7 +210,13 @@ def _log_probabilities(
     return found
 
 
-def _check_prompt(request: Request, max_length: int | None) -> None:
+def check_prompt(request: Request, max_length: int | None) -> None:
+    """Refuse a prompt that cannot be continued.
+
+    Raises:
+        CapacityError: it leaves no room in the model.
+        ConfigError: it is empty.
+    """
     if not request.prompt_ids:
         raise ConfigError(f"prompt '{request.prompt_id}' has no tokens; give it at least one.")
     if max_length is not None and len(request.prompt_ids) >= max_length:

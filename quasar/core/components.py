@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PlainSerializer, PlainValidator, ValidationInfo
 
 from quasar.core.context import Context
 from quasar.core.sampling import SamplingParams
@@ -41,6 +41,9 @@ FULL = "full"
 
 class Component(ABC):
     """Base of drafters, verifiers and acceptors.
+
+    A component that contains others declares them as options, e.g. ``drafter: Drafter`` or ``drafters: list[Drafter]``.
+    In YAML they are written as everywhere, a name or a mapping with ``use``; in Python they are objects. It loads them.
 
     Attributes:
         name: what YAML files call it.
@@ -69,6 +72,24 @@ class Component(ABC):
         """What the component claims, as shown by ``quasar ls``."""
         return {}
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Make components options of other components: checked by their kind, written out as in YAML."""
+        written = PlainSerializer(lambda part: part.resolved())
+        return handler.generate_schema(Annotated[Any, PlainValidator(cls._as_option), written])
+
+    @classmethod
+    def _as_option(cls, value: Any, info: ValidationInfo) -> Self:
+        build = (info.context or {}).get("build")  # from `quasar.core.composition.build`, which knows the names
+        part = build(cls.kind, value, info.field_name) if build and not isinstance(value, Component) else value
+        if not isinstance(part, cls):
+            raise ValueError(f"should be a {cls.kind}, as an object of class {cls.__name__}")
+        return part
+
+    def resolved(self) -> dict[str, Any]:
+        """Return name and options as in YAML, defaults included."""
+        return {"use": self.name, **self.config.model_dump(mode="json")}
+
     def load(self, models: ModelProvider) -> None:  # noqa: B027 - most components have nothing to load
         """Load weights, if the component has any; called once, after the whole pipeline was found to fit together."""
 
@@ -81,13 +102,14 @@ class Drafter(Component):
     """Proposes draft tokens.
 
     Attributes:
-        law: how tokens are chosen. ``sampled`` obliges ``propose`` to return the laws it sampled from.
+        law: how tokens are chosen. ``sampled`` obliges ``propose`` to return the laws it sampled from. A drafter of
+            drafters sets it for the instance, from its parts.
         next_laws: every draft, an empty one too, carries ``Draft.next_laws``.
     """
 
     kind = "drafter"
-    law: ClassVar[Law]
-    next_laws: ClassVar[bool] = False
+    law: Law
+    next_laws: bool = False
 
     @classmethod
     def traits(cls) -> dict[str, Any]:

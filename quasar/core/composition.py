@@ -53,18 +53,34 @@ class Composition:
             ("verifier", self.verifier),
             ("acceptor", self.acceptor),
         )
-        return {kind: {"use": part.name, **part.config.model_dump(mode="json")} for kind, part in parts}
+        return {kind: part.resolved() for kind, part in parts}
 
 
 def build(kind: str, spec: ComponentSpec, finder: Finder, where: str) -> Component:
-    """Find a component's class and make it from its options.
+    """Find a component's class and make it from its options, and the components among these in the same way.
+
+    Args:
+        kind: ``drafter``, ``verifier`` or ``acceptor``.
+        spec: name and options.
+        finder: where names are looked up.
+        where: file and key path of the component, for messages.
 
     Raises:
         PluginError: nobody registered that name.
         ConfigError: an option is wrong.
+        CompositionError: the component's parts do not fit together.
     """
+
+    def build_part(kind: str, value: Any, key: str) -> Component:
+        place = f"{where}.{key}"
+        return build(kind, validate(ComponentSpec, value, place), finder, place)
+
     component = finder.find(kind, spec.use)
-    return component(validate(component.Config, spec.options, f"{where}.{kind}"))
+    options = validate(component.Config, spec.options, where, {"build": build_part})
+    try:
+        return component(options)
+    except CompositionError as error:
+        raise CompositionError(f"{where}: {error}") from error
 
 
 def compose(spec: PipelineSpec, finder: Finder, sampling: SamplingParams, where: str) -> Composition:
@@ -79,7 +95,8 @@ def compose(spec: PipelineSpec, finder: Finder, sampling: SamplingParams, where:
     Raises:
         CompositionError: two traits clash, or ``exact: true`` cannot be had.
     """
-    parts = [build(kind, getattr(spec, kind), finder, where) for kind in ("drafter", "verifier", "acceptor")]
+    kinds = ("drafter", "verifier", "acceptor")
+    parts = [build(kind, getattr(spec, kind), finder, f"{where}.{kind}") for kind in kinds]
     drafter, verifier, acceptor = parts
     assert isinstance(drafter, Drafter)
     assert isinstance(verifier, Verifier)

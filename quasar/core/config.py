@@ -151,19 +151,20 @@ def _unshared(value: Any) -> Any:
     return [_unshared(inner) for inner in value] if isinstance(value, list) else value
 
 
-def validate(model: type[Model], data: Any, where: str) -> Model:
+def validate(model: type[Model], data: Any, where: str, context: Mapping[str, Any] | None = None) -> Model:
     """Validate ``data`` as ``model``.
 
     Args:
         model: a pydantic model.
         data: raw values.
         where: file and key path, for the message.
+        context: what validators get beside the values.
 
     Raises:
         ConfigError: the first mistake, in one line.
     """
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context=context)
     except ValidationError as error:
         # An unknown key is usually the cause of whatever else is wrong beside it.
         problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from quasar.core import laws
 from quasar.core.rows import LogitsProcessor, Row, TokenView
 from quasar.core.streams import Streams
-from quasar.core.types import Draft, Verification
+from quasar.core.types import Draft, StepRecord, Verification
 
 __all__ = ["Context", "LogitsProcessor", "Row", "TokenView"]
 
@@ -30,6 +30,7 @@ class Context:
         coupled: draft tokens are to be drawn with the target's noise; see ``draft_keys``.
         eos_ids: ids that end a text.
         verification: the last step's verification with the logits of *all* its nodes; ``None`` before the first.
+        inner_steps: records of pipelines inside the drafter, each with the rows that took part, since the last step.
     """
 
     rows: tuple[Row, ...]
@@ -38,6 +39,7 @@ class Context:
     coupled: bool = False
     eos_ids: tuple[int, ...] = ()
     verification: Verification | None = None
+    inner_steps: list[tuple[StepRecord, tuple[int, ...]]] = field(default_factory=list, repr=False)
     _scratch: dict[int, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -80,6 +82,13 @@ class Context:
         if self.coupled:
             return self.streams.target(committed[:, None] + depths.expand_as(nodes))
         return self.streams.own("draft", nodes, committed, self.level)
+
+    def part(self, number: int) -> Context:
+        """Return the view for one of several drafters inside a drafter: the same, with streams of its own.
+
+        Two drafters with the same random numbers would draw siblings that depend on each other, which is biased.
+        """
+        return replace(self, streams=self.streams.part(number))
 
     def law(self, logits: Tensor, draft: Draft) -> Tensor:
         """Turn logits into laws; the one function for both sides, see ``quasar.core.laws.law``."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from quasar.core import trees
-from quasar.core.batch import Batch, Commit, Request
+from quasar.core.batch import Batch, Commit, Request, check_prompt
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.types import Draft, Generation, StepRecord
 
@@ -66,7 +66,14 @@ class Engine:
         return batch.generations()
 
     def start(self, requests: Sequence[Request]) -> Batch:
-        """Return a batch to be stepped until it is ``finished``."""
+        """Return a batch to be stepped until it is ``finished``.
+
+        Raises:
+            CapacityError: a prompt leaves no room in the model.
+            ConfigError: a prompt is empty.
+        """
+        for request in requests:
+            check_prompt(request, self.verifier.max_length())
         return Batch(requests, self.verifier, self._eos_ids, self._decode, self._level, self.acceptor.couples)
 
     def step(self, batch: Batch) -> list[Commit]:
@@ -80,9 +87,9 @@ class Engine:
         acceptance = self.acceptor.accept(verification, batch.context)
         commits = batch.commit(verification, acceptance, self.acceptor.name)
         seconds = (proposed - started, verified - proposed, self._clock() - verified)
-        record = batch.record(acceptance, commits, is_prefill, seconds)
-        if self._on_step is not None:
-            self._on_step(record)
+        for record in batch.record(acceptance, commits, is_prefill, seconds):
+            if self._on_step is not None:
+                self._on_step(record)
         return commits
 
     def _propose(self, batch: Batch) -> Draft:

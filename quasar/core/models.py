@@ -63,6 +63,23 @@ class LinearLayer:
     is_head: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelGroup:
+    """Channels written in one place and read by linear layers only: scaled there and unscaled here, nothing changes.
+
+    Attributes:
+        readers: names of the linear layers that read them.
+        sources: which written channel each input channel of the readers carries, ``[in_features]`` int64. Query heads
+            that share a value head carry the same ones.
+        scale: multiplies the written channels by factors ``[written]`` of the model's dtype, in this copy of the model
+            only: tensors are replaced, not changed. Powers of two lose nothing.
+    """
+
+    readers: tuple[str, ...]
+    sources: Tensor
+    scale: Callable[[Tensor], None]
+
+
 class LanguageModel(Protocol):
     """A decoder that runs blocks over a cache of ours."""
 
@@ -83,6 +100,14 @@ class LanguageModel(Protocol):
 
     def linear_layers(self) -> Iterator[LinearLayer]:
         """Iterate over the linear layers of the decoder and its head."""
+        ...
+
+    def channel_groups(self) -> Sequence[ChannelGroup]:
+        """Return the inputs of the decoder's linear layers that can be scaled; call it on a ``sharing_copy``.
+
+        Raises:
+            UnsupportedModelError: the model is of a family whose inputs are not known.
+        """
         ...
 
     def decoder(self) -> Decoder:

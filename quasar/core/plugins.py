@@ -80,11 +80,7 @@ class Registry:
         raise PluginError(message)
 
     def model(self, name: str) -> Any | None:
-        """Return a built-in model, or ``None`` if no plugin has one of that name.
-
-        Raises:
-            PluginError: two plugins provide the name, or the model is broken.
-        """
+        """Return a built-in model, ``None`` if nobody has one of that name; raise ``PluginError`` if two have."""
         return self._sound("model", name)
 
     def backends(self) -> tuple[type[Backend], ...]:

@@ -9,13 +9,10 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from quasar.core.errors import ConfigError
 from quasar.core.models import LanguageModel, ModelProvider
-from quasar.core.session import Session
-from quasar.core.streams import Streams, draw
-from quasar.core.types import Draft
+from quasar.core.own_texts import own_texts
 
 Method = Literal["block_influence", "last", "uniform"]
 """Which layers go: those that change their input least, the deepest ones, or some in even distances."""
@@ -103,19 +100,5 @@ def block_influences(model: LanguageModel) -> tuple[float, ...]:
     Source: ShortGPT, Men et al., arXiv 2403.03853, equation 1. There the text is a corpus; here nothing is downloaded,
     and no benchmark can leak in.
     """
-    states = pairwise(model.layer_states(_own_texts(model)))
+    states = pairwise(model.layer_states(torch.tensor(own_texts(model, _TEXTS, _TOKENS))))
     return tuple(1 - float(torch.cosine_similarity(x.double(), y.double(), dim=-1).mean()) for x, y in states)
-
-
-def _own_texts(model: LanguageModel) -> Tensor:
-    """Sample texts at temperature 1, each begun with a token drawn from the whole vocabulary. ``[texts, tokens]``"""
-    streams = Streams([(0, "calibration", number) for number in range(_TEXTS)])
-    laws = torch.ones((_TEXTS, model.vocab_size))
-    session = Session(model, _TEXTS, _TOKENS)
-    texts: list[list[int]] = [[] for _ in range(_TEXTS)]
-    for place in range(min(_TOKENS, model.max_length or _TOKENS)):
-        keys = streams.target(torch.full((_TEXTS, 1), place))[:, 0]
-        for text, token in zip(texts, draw(laws, keys).tolist(), strict=True):
-            text.append(token)
-        laws = session.forward(texts, Draft.empty(_TEXTS))[:, 0].double().softmax(dim=-1)
-    return torch.tensor(texts)

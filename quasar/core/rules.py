@@ -12,7 +12,7 @@ from torch import Tensor
 from quasar.core import trees
 from quasar.core.context import Context
 from quasar.core.laws import residual
-from quasar.core.streams import draw, uniforms
+from quasar.core.streams import certain_tokens, draw, uniforms
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
 
 
@@ -42,8 +42,11 @@ def sample_and_compare(verification: Verification, context: Context) -> Acceptan
     code for deterministic drafts, with one draw a node instead of one test a child.
     """
     draft = verification.draft
-    positions = context.committed()[:, None] + trees.depths(draft)
-    samples = draw(verification.probs, context.streams.target(positions)).cpu()  # [batch, nodes + 1]
+    samples = certain_tokens(verification.probs)  # [batch, nodes + 1]
+    if samples is None:
+        positions = context.committed()[:, None] + trees.depths(draft)
+        samples = draw(verification.probs, context.streams.target(positions))
+    samples = samples.cpu()
     paths, counts, last = [], [], []
     # A few integers a row: Python is quicker with them than one torch call a node.
     rows = zip(

@@ -8,6 +8,7 @@ fell behind, and a text that was replaced, without a case for any of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -109,6 +110,16 @@ class Session:
             self._tails[row] = (draft.token_ids[row, :count].tolist(), draft.parents[row, :count].tolist())
         return logits
 
+    def _chain(self, token_ids: Tensor, lengths: Tensor, num_logits: int) -> Block:
+        """Return the block of chains without padding: nearly every step, and a tenth of the work of any layout."""
+        batch, query = token_ids.shape
+        columns = torch.arange(query)
+        positions = lengths[:, None] + columns
+        if self._model.max_length is not None:
+            positions.clamp_(max=self._model.max_length - 1)
+        visible = _triangle(query).expand(batch, query, query)
+        return Block(token_ids, positions, columns.expand(batch, query), visible, lengths, num_logits)
+
     def _block(self, texts: Sequence[Sequence[int]], draft: Draft) -> Block:
         """Lay pending tokens and draft nodes out in columns, slot 0 of all rows in the same one.
 
@@ -120,6 +131,8 @@ class Session:
         width = max(map(len, pending))
         batch, query = len(texts), width + draft.nodes
         nodes = draft.token_ids.where(trees.used(draft), 0)  # padding may hold anything
+        if trees.is_chain(draft) and all(len(own) == width for own in pending):
+            return self._chain(torch.cat([torch.tensor(pending), nodes], dim=1), torch.tensor(lengths), draft.nodes + 1)
         tokens = torch.tensor([[*[0] * (width - len(own)), *own] for own in pending])
         start, column = torch.tensor(lengths)[:, None], torch.arange(query)
         pad = torch.tensor([[width - len(own)] for own in pending])  # [batch, 1]
@@ -138,3 +151,9 @@ class Session:
             positions.clamp_(max=self._model.max_length - 1)
         token_ids = torch.cat([tokens, nodes], dim=1)
         return Block(token_ids, positions, offsets, visible, start[:, 0], draft.nodes + 1)
+
+
+@cache
+def _triangle(size: int) -> Tensor:
+    """Return which of ``size`` columns in a row sees which: itself and those before it. Shared, never written."""
+    return torch.ones((size, size), dtype=torch.bool).tril_()

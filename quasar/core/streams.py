@@ -67,10 +67,19 @@ def draw(probs: Tensor, keys: Tensor) -> Tensor:
     Returns:
         Token ids, ``[...]`` int64. A one-hot law returns its token whatever the key.
     """
-    top = most_likely(probs)
-    if bool((probs.gather(-1, top[..., None])[..., 0] == probs.sum(dim=-1)).all()):
-        return top  # every law is one-hot: the same answer without 49152 random numbers a row
+    certain = certain_tokens(probs)
+    if certain is not None:
+        return certain
     return exponentials(keys.to(probs.device), probs.shape[-1]).reciprocal_().mul_(probs).argmax(dim=-1)
+
+
+def certain_tokens(probs: Tensor) -> Tensor | None:
+    """Return the tokens of laws that are all one-hot, ``[..., vocab]`` to ``[...]``; ``None`` if one of them is not.
+
+    At temperature 0 this is the whole draw: no keys, and no random number for every token of a vocabulary.
+    """
+    top = most_likely(probs)
+    return top if bool((probs.gather(-1, top[..., None])[..., 0] == probs.sum(dim=-1)).all()) else None
 
 
 class Streams:
@@ -114,6 +123,19 @@ class Streams:
         """Return the streams of one of several parts of a component: its own ones differ, the target's is the same."""
         return _Part(self, number)
 
+    def inner(self, level: int, committed: Tensor, coupled: bool) -> Streams:
+        """Return the streams of a pipeline inside a drafter, for one step of the pipeline around it.
+
+        Every key has that step in it: what a rejected block drew must not come back in a later one, where components
+        may have learnt from it. "The target stream" is the inner pipeline's own there, unless its drafts are coupled.
+
+        Args:
+            level: of the inner pipeline.
+            committed: committed length at the outer step's start, ``[batch]`` int64.
+            coupled: drafts are to be drawn with the outer target's noise.
+        """
+        return _Inner(self, level, committed, coupled)
+
 
 class _Part(Streams):
     """Streams of a part: those of the whole, under other purposes."""
@@ -128,3 +150,21 @@ class _Part(Streams):
     def own(self, purpose: str, nodes: Tensor, committed: Tensor, level: int = 0) -> Tensor:
         """As ``Streams.own``."""
         return self._whole.own(f"{purpose}.{self._number}", nodes, committed, level)
+
+
+class _Inner(Streams):
+    """Streams of a pipeline inside a drafter: those of the one around it, with the outer step in every key."""
+
+    def __init__(self, outer: Streams, level: int, committed: Tensor, coupled: bool) -> None:
+        self._outer, self._level, self._committed, self._coupled = outer, level, committed, coupled
+
+    def target(self, positions: Tensor) -> Tensor:
+        """As ``Streams.target``."""
+        if self._coupled:
+            return self._outer.target(positions)
+        return self.own("target", positions, self._committed, self._level)
+
+    def own(self, purpose: str, nodes: Tensor, committed: Tensor, level: int = 0) -> Tensor:
+        """As ``Streams.own``."""
+        keys = self._outer.own(purpose, nodes, committed, level)
+        return fold(keys, self._committed.to(keys.device)[:, None])

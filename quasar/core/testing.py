@@ -28,10 +28,19 @@ from quasar.core.plugin_checks import BASES, find_fault
 from quasar.core.testing_acceptors import check_acceptor
 from quasar.core.testing_contexts import Fault, Findings, Make
 from quasar.core.testing_drafters import check_drafter
-from quasar.core.testing_model import VOCAB, TinyModel, TinyModels
+from quasar.core.testing_model import VOCAB, Letters, TinyModel, TinyModels
 from quasar.core.testing_verifiers import check_verifier
 
-__all__ = ["VOCAB", "ConformanceError", "Fault", "TinyModel", "TinyModels", "check_component", "conformance_report"]
+__all__ = [
+    "VOCAB",
+    "ConformanceError",
+    "Fault",
+    "Letters",
+    "TinyModel",
+    "TinyModels",
+    "check_component",
+    "conformance_report",
+]
 
 _CHECKS: dict[str, Callable[[Make, Findings], None]] = {
     "drafter": check_drafter,
@@ -114,7 +123,7 @@ def _kind(component_class: object) -> str | None:
 
 
 def _make(component_class: type[Component], config: BaseModel, models: ModelProvider | None) -> Component:
-    component = component_class(config)
+    component = component_class(config.model_copy(deep=True))  # components among its options are made afresh too
     if models is not None:
         component.load(models)
     return component

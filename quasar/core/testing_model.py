@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from quasar.core.cache import KVCache
-from quasar.core.models import Block, LinearLayer, Made
+from quasar.core.errors import UnsupportedModelError
+from quasar.core.models import Block, ChannelGroup, LinearLayer, Made
+
+if TYPE_CHECKING:
+    from quasar.core.backends import Backend
 
 VOCAB = 7
 """Size of the kit's vocabulary."""
 
+_LAYERS = 3
+
 
 class TinyModel:
-    """A decoder with one layer of uniform attention: what comes next depends on all tokens seen, and on their places.
+    """A decoder with uniform attention: what comes next depends on all tokens seen, and on their places.
 
     Attributes:
         name: ``tiny``.
@@ -24,6 +31,7 @@ class TinyModel:
         max_length: ``None``, texts may have any length.
         dtype: of the weights and the logits.
         device: the CPU.
+        num_layers: 3, less those that were left out.
 
     Args:
         dtype: as above.
@@ -37,7 +45,8 @@ class TinyModel:
     def __init__(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         self.dtype, self.device = dtype, torch.device("cpu")
         generator = torch.Generator().manual_seed(seed)
-        self.layers = nn.ModuleDict({"mix": nn.Linear(2 * VOCAB, 16), "head": nn.Linear(16, VOCAB)})
+        mixes = {f"mix {number}": nn.Linear(2 * VOCAB, VOCAB) for number in range(_LAYERS)}
+        self.layers = nn.ModuleDict({**mixes, "head": nn.Linear(VOCAB, VOCAB)})
         for parameter in self.layers.parameters():
             parameter.requires_grad_(False)
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
@@ -49,18 +58,46 @@ class TinyModel:
         batch, query = block.token_ids.shape
         lengths = block.lengths[:, None]
         end = int(lengths.max()) + query
-        own = nn.functional.one_hot(block.token_ids, VOCAB)
-        place = (0.7 * block.positions[..., None]).sin() + 2
-        features = (own * place).to(self.dtype)  # [batch, query, vocab]
-        _, values = cache.write(0, features[:, None], features[:, None], lengths + block.offsets, end)
         seen = (torch.arange(end) < lengths)[:, None, :].repeat(1, query, 1)  # [batch, query, end]
         new = (lengths + torch.arange(query))[:, None, :].expand(batch, query, query)
         seen.scatter_(2, new, block.visible)
-        weights = seen.to(self.dtype)
-        mean = weights @ values[:, 0] / weights.sum(dim=-1, keepdim=True)
-        hidden = self.layers["mix"](torch.cat([features, mean], dim=-1)).tanh()
+        weights = seen.to(self.dtype) / seen.sum(dim=-1, keepdim=True)
+        hidden = self._embed(block.token_ids, block.positions)
+        for number, mix in enumerate(self._mixes()):
+            _, values = cache.write(number, hidden[:, None], hidden[:, None], lengths + block.offsets, end)
+            hidden = hidden + mix(torch.cat([hidden, weights @ values[:, 0]], dim=-1)).tanh()
         logits: Tensor = self.layers["head"](hidden)[:, query - block.num_logits :]
         return logits  # [batch, num_logits, vocab]
+
+    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        place = (0.7 * positions[..., None]).sin() + 2
+        return (nn.functional.one_hot(token_ids, VOCAB) * place).to(self.dtype)  # [batch, tokens, vocab]
+
+    def _mixes(self) -> list[nn.Module]:
+        return [layer for name, layer in self.layers.items() if name != "head"]
+
+    @property
+    def num_layers(self) -> int:
+        """Layers beside the head."""
+        return len(self._mixes())
+
+    def without_layers(self, dropped: Collection[int]) -> TinyModel:
+        """Return a model over the same weights that lacks these layers."""
+        twin = self.sharing_copy()
+        for name in [name for number, name in enumerate(self.layers) if number in dropped]:
+            del twin.layers[name]
+        return twin
+
+    @torch.inference_mode()
+    def layer_states(self, token_ids: Tensor) -> list[Tensor]:
+        """Return the hidden states round every layer; see ``LanguageModel.layer_states``."""
+        length = token_ids.shape[1]
+        weights = torch.ones((length, length), dtype=self.dtype).tril()
+        weights /= weights.sum(dim=-1, keepdim=True)
+        states = [self._embed(token_ids, torch.arange(length).expand_as(token_ids))]
+        for mix in self._mixes():
+            states.append(states[-1] + mix(torch.cat([states[-1], weights @ states[-1]], dim=-1)).tanh())
+        return states
 
     def sharing_copy(self) -> TinyModel:
         """Return a model with modules of its own over the same weights."""
@@ -69,10 +106,18 @@ class TinyModel:
         return twin
 
     def linear_layers(self) -> Iterator[LinearLayer]:
-        """Iterate over the two layers."""
+        """Iterate over the layers and the head."""
         for name, layer in list(self.layers.items()):
             if isinstance(layer, nn.Linear):
                 yield LinearLayer(name, layer.weight, layer.bias, self._replacer(name), name == "head")
+
+    def channel_groups(self) -> list[ChannelGroup]:
+        """Refuse: the inputs of its layers are sums.
+
+        Raises:
+            UnsupportedModelError: always.
+        """
+        raise UnsupportedModelError("the kit's model has no inputs that can be scaled.")
 
     def _replacer(self, name: str) -> Callable[[nn.Module], None]:
         def replace(module: nn.Module) -> None:
@@ -84,6 +129,33 @@ class TinyModel:
         """Return bytes by storage."""
         tensors = [*self.layers.parameters(), *self.layers.buffers()]
         return {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+
+
+class Letters:
+    """A tokenizer: every token is a letter, from ``a``.
+
+    Args:
+        alphabet: letters in the order of their ids.
+    """
+
+    def __init__(self, alphabet: str = "abcdefg") -> None:
+        self._alphabet = alphabet
+
+    def tokens(self) -> dict[str, int]:
+        """Return the id of every letter."""
+        return {letter: number for number, letter in enumerate(self._alphabet)}
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the letters."""
+        return "".join(self._alphabet[number] for number in ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of letters; there are no special tokens."""
+        return self.encode_part(text)
+
+    def encode_part(self, text: str) -> list[int]:
+        """Return the ids of letters; others are left out."""
+        return [self._alphabet.index(letter) for letter in text if letter in self._alphabet]
 
 
 class TinyModels:
@@ -101,6 +173,18 @@ class TinyModels:
     def target(self, dtype: str = "auto") -> TinyModel:
         """Return the tiny model, in float32 for ``auto``."""
         return self.derived(f"target/{dtype}", lambda: TinyModel(_DTYPES[dtype]))
+
+    def backends(self) -> Sequence[type[Backend]]:
+        """Return none: everything runs on torch."""
+        return ()
+
+    def other(self, name: str, dtype: str = "auto") -> TinyModel:
+        """Return another tiny model, its weights drawn from its name."""
+        return self.derived(f"{name}/{dtype}", lambda: TinyModel(_DTYPES[dtype], seed=sum(name.encode())))
+
+    def tokenizer(self, name: str | None = None) -> Letters:
+        """Return the same tokenizer for every model."""
+        return Letters()
 
     def derived(self, key: str, make: Callable[[], Made]) -> Made:
         """Return what ``make`` made under ``key``; see ``ModelProvider.derived``."""

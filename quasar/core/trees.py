@@ -47,9 +47,12 @@ def visibility(draft: Draft) -> Tensor:
 
 def longest_paths(draft: Draft) -> list[int]:
     """Return the depth of every row's deepest node, 0 for a row without a draft."""
-    if not draft.nodes:
-        return [0] * draft.batch
-    longest: list[int] = (depths(draft)[:, 1:] * used(draft)).amax(dim=1).tolist()
+    longest = []
+    for parents, count in zip(draft.parents.tolist(), draft.num_nodes.tolist(), strict=True):
+        below = [0]
+        for parent in parents[:count]:
+            below.append(below[parent] + 1)
+        longest.append(max(below))
     return longest
 
 
@@ -83,14 +86,16 @@ def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, law
     _check_integers("token_ids", draft.token_ids, shape, refuse)
     _check_integers("parents", draft.parents, shape, refuse)
     _check_integers("num_nodes", draft.num_nodes, shape[:1], refuse)
-    counts = draft.num_nodes[:, None]
-    limit = 0 if law == "none" else nodes
-    _check_rows((counts < 0) | (counts > limit), "num_nodes", f"within 0..{limit}", counts, refuse)
-    wrong = (draft.parents < 0) | (draft.parents > torch.arange(nodes))
-    _check_rows(wrong & used(draft), "parents", "slots of earlier nodes", draft.parents, refuse)
-    wrong = (draft.token_ids < 0) | (draft.token_ids >= (torch.inf if vocab_size is None else vocab_size))
-    expected = "token ids" if vocab_size is None else f"within 0..{vocab_size - 1}"
-    _check_rows(wrong & used(draft), "token_ids", expected, draft.token_ids, refuse)
+    limit, largest = 0 if law == "none" else nodes, torch.inf if vocab_size is None else vocab_size - 1
+    fields = zip(draft.token_ids.tolist(), draft.parents.tolist(), draft.num_nodes.tolist(), strict=True)
+    for row, (tokens, parents, count) in enumerate(fields):  # few integers: lists are quicker than tensors
+        if not 0 <= count <= limit:
+            refuse("num_nodes", f"within 0..{limit}", f"[{count}] in row {row}")
+        if not all(0 <= parent <= node for node, parent in enumerate(parents[:count])):
+            refuse("parents", "slots of earlier nodes", f"{parents} in row {row}")
+        if not all(0 <= token <= largest for token in tokens[:count]):
+            expected = "token ids" if vocab_size is None else f"within 0..{vocab_size - 1}"
+            refuse("token_ids", expected, f"{tokens} in row {row}")
     for row, (longest, most) in enumerate(zip(longest_paths(draft), budget, strict=True)):
         if longest > most:
             refuse("its longest path", f"within the row's budget of {most}", f"{longest} in row {row}")

@@ -196,6 +196,7 @@ class Generation:
         peak_bytes: bytes that the verifier held for the batch beside its weights.
         logprobs: natural log-probability of each new token under the verifier's model at temperature 1, before every
             processor; ``None`` unless the request asked for it.
+        inner_steps: records of pipelines inside the drafter, in order; their ``level`` is 1 or more.
     """
 
     token_ids: tuple[int, ...]
@@ -203,6 +204,7 @@ class Generation:
     steps: tuple[StepRecord, ...] = ()
     peak_bytes: int = 0
     logprobs: tuple[float, ...] | None = None
+    inner_steps: tuple[StepRecord, ...] = ()
 
     @property
     def decode_steps(self) -> tuple[StepRecord, ...]:

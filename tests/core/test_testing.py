@@ -33,6 +33,7 @@ from quasar.core.testing_laws import chi_square, draws_against_laws, independenc
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
 from quasar.drafters.ngram import Ngram, NgramIndex
 from quasar.drafters.none import NoDraft
+from quasar.drafters.recycling import Recycling
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 
@@ -58,11 +59,16 @@ def last_tokens(context):
 # --- sound components pass --------------------------------------------------------------------------------------------
 
 
+REQUIRED = {"union": {"drafters": [Ngram(), Recycling()]}, "adaptive": {"drafter": Ngram()}}
+"""Options without a default, by component."""
+
+
 @cache
 def report_of(kind, name):
     """The report of a registered component, and the seconds of processor time that it took."""
     started = time.process_time()
-    return conformance_report(REGISTRY.find(kind, name), models=TinyModels()), time.process_time() - started
+    found = conformance_report(REGISTRY.find(kind, name), models=TinyModels(), **REQUIRED.get(name, {}))
+    return found, time.process_time() - started
 
 
 every_component = pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from quasar.core.context import LogitsProcessor
 from quasar.core.sampling import SamplingParams
 
 FAMILY_WISE = 1e-4
-MOST_COMPOSITIONS = 40
+MOST_COMPOSITIONS = 80
 BOUND = FAMILY_WISE / MOST_COMPOSITIONS
 SAMPLES = 20_000
 FEWER = 8_000  # for faults that are seen from afar, and where another test looks closely as well

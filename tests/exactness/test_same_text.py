@@ -25,8 +25,12 @@ from quasar.core.engine import Engine, Request
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import draw
 from quasar.core.types import Draft, Generation
+from quasar.drafters.adaptive import Adaptive
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.none import NoDraft
+from quasar.drafters.recycling import Recycling
+from quasar.drafters.suffix import Suffix
+from quasar.drafters.union import Union
 
 TARGET = random_table(3, seed=8, sharpness=2.0)
 EOS = 2
@@ -72,6 +76,14 @@ def ends(generations: list[Generation]) -> list[tuple[Text, str]]:
     return [(done.token_ids, done.finish_reason) for done in generations]
 
 
+def union(*drafters: Drafter, **options: Any) -> Union:
+    return Union(Union.Config(drafters=drafters, **options))
+
+
+def adaptive(drafter: Drafter, **options: Any) -> Adaptive:
+    return Adaptive(Adaptive.Config(drafter=drafter, costs={1: 1.0, 4: 1.3}, **options))
+
+
 POINT_MASSES = {
     "chain": TreeDrafter([DRAFT], POINT_CHAIN),
     "long chain": TreeDrafter([DRAFT], tuple(point(parent) for parent in range(11))),
@@ -83,6 +95,13 @@ POINT_MASSES = {
     "bad chain": TreeDrafter([-TARGET], POINT_CHAIN),
     "prompt lookup": Ngram(),
     "prompt lookup, padded": Ngram(Ngram.Config(match="first", short="pad", num_speculative_tokens=7)),
+    "suffix": Suffix(),
+    "recycling": Recycling(Recycling.Config(max_nodes=6)),
+    "recycling, carried over": Recycling(Recycling.Config(max_nodes=6, carry_over=True)),
+    "union": union(Suffix(), TreeDrafter([DRAFT], POINT_TREE, ragged=True), Recycling(), max_nodes=7),
+    "union level by level": union(Suffix(), TreeDrafter([TARGET], POINT_CHAIN), order="breadth", max_nodes=5),
+    "adaptive": adaptive(union(Suffix(), Recycling(), TreeDrafter([DRAFT], POINT_TREE))),
+    "adaptive, carried over": adaptive(TreeDrafter([DRAFT], POINT_TREE), carry_over=True),
 }
 SAMPLED = {
     "chain": TreeDrafter([DRAFT], CHAIN),
@@ -94,6 +113,9 @@ SAMPLED = {
     "point mass last": TreeDrafter([TARGET], POINT_LAST),
     "pipeline": NestedPipeline(TreeDrafter([DRAFT], CHAIN), TableVerifier(OTHER), length=4),
     "pipeline of point masses": NestedPipeline(TreeDrafter([DRAFT], POINT_TREE), TableVerifier(TARGET), length=4),
+    "union": union(TreeDrafter([DRAFT], CHAIN), TreeDrafter([OTHER], TWO_A_LEVEL), max_nodes=6),
+    "union with point masses": union(Suffix(), TreeDrafter([TARGET], CHAIN), Recycling(), order="breadth"),
+    "adaptive": adaptive(TreeDrafter([TARGET], CHAIN, ragged=True)),
 }
 
 

@@ -12,8 +12,12 @@ from quasar.core.engine import Engine, Request
 from quasar.core.hf.processors import build_processors
 from quasar.core.sampling import SamplingParams
 from quasar.core.types import Generation
+from quasar.drafters.adaptive import Adaptive
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.none import NoDraft
+from quasar.drafters.recycling import Recycling
+from quasar.drafters.suffix import Suffix
+from quasar.drafters.union import Union
 
 GAMMA = 4
 
@@ -71,6 +75,14 @@ def ngram(match: str, short: str) -> Ngram:
     return Ngram(Ngram.Config(num_speculative_tokens=GAMMA, match=match, short=short))
 
 
+def union(*drafters: Drafter) -> Union:
+    return Union(Union.Config(drafters=drafters, max_nodes=10))
+
+
+def adaptive(drafter: Drafter) -> Adaptive:
+    return Adaptive(Adaptive.Config(drafter=drafter, costs={1: 1.0, 2: 1.2, 10: 1.6}))
+
+
 DRAFTERS: dict[str, Callable[[Truth], Drafter]] = {
     "ngram-first-truncate": lambda _: ngram("first", "truncate"),
     "ngram-first-pad": lambda _: ngram("first", "pad"),
@@ -82,6 +94,10 @@ DRAFTERS: dict[str, Callable[[Truth], Drafter]] = {
     "partial-3": lambda known: Partial(known, GAMMA, 3),
     "flaky": lambda known: Flaky(known, GAMMA),
     "tree": lambda known: RandomTree(known, 9),
+    "suffix": lambda _: Suffix(),
+    "recycling": lambda _: Recycling(),
+    "union": lambda known: union(Suffix(), RandomTree(known, 5), Recycling()),
+    "adaptive": lambda known: adaptive(union(Flaky(known, GAMMA), Recycling())),
 }
 """Point-mass drafters by name; each is told what plain decoding emits."""
 

@@ -16,8 +16,9 @@ from transformers.pytorch_utils import Conv1D
 from quasar.core.cache import KVCache
 from quasar.core.decoders import Decoder
 from quasar.core.hf import pruning
+from quasar.core.hf.channels import read_channel_groups
 from quasar.core.hf.decoders import read_decoder
-from quasar.core.models import Block, LinearLayer
+from quasar.core.models import Block, ChannelGroup, LinearLayer
 
 
 class _BlockCache(Cache):  # type: ignore[misc]
@@ -133,6 +134,10 @@ class HFModel:
                 continue
             bias = None if layer.bias is None else layer.bias.detach()
             yield LinearLayer(name, weight, bias, self._replacer(name), layer is head)
+
+    def channel_groups(self) -> list[ChannelGroup]:
+        """Return the inputs that can be scaled; see ``LanguageModel.channel_groups``."""
+        return read_channel_groups(self.module)
 
     def decoder(self) -> Decoder:
         """Describe the model to backends that run it themselves; see ``LanguageModel.decoder``."""

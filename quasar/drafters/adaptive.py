@@ -1,0 +1,134 @@
+"""How much to draft, decided before each step from what was accepted lately and from what a forward costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from quasar.core.components import Drafter, Law
+from quasar.core.context import Context
+from quasar.core.models import ModelProvider
+from quasar.core.types import Draft
+from quasar.drafters.scheduling.costs import Costs, measure
+from quasar.drafters.scheduling.estimate import Estimate
+
+
+@dataclass(slots=True)
+class Memory:
+    """One row: what is known of its acceptance, and what was drafted in the last step.
+
+    Attributes:
+        estimate: shared by all rows if it is carried over.
+        length: committed tokens before the last step.
+        asked: nodes that could be drafted in it.
+        nodes: those that were, as (token, parent slot).
+    """
+
+    estimate: Estimate
+    length: int = 0
+    asked: int = 0
+    nodes: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Adaptive(Drafter):
+    """Lets a drafter draft as many nodes as pay, 0 included: the most tokens for the time, by estimate.
+
+    The limit is set before the drafter is asked, from past steps and costs only, and is at once the longest path that
+    it may draft; a point-mass tree is then cut to its first nodes, which is sound because nothing of it was drawn.
+
+    Source: the trade-off is that of Leviathan et al. (arXiv 2211.17192, section 3); here it is solved node by node, so
+    that it holds for trees as well.
+    """
+
+    name = "adaptive"
+    law: Law = "sampled"  # at most; an instance's is that of its part
+
+    class Config(Drafter.Config):
+        """Options."""
+
+        drafter: Drafter = Field(description="Who proposes.")
+        max_nodes: int = Field(16, ge=1, le=256, description="Most nodes that may be drafted in a step.")
+        costs: dict[int, float] | None = Field(
+            None,
+            min_length=1,
+            description="Cost of a forward by its width (nodes + 1), in any unit; measured at the start if left out.",
+        )
+        draft_cost: float | None = Field(
+            None, ge=0, description="Cost of drafting one more node, in the same unit; measured with them, else 0."
+        )
+        decay: float = Field(0.95, gt=0, le=1, description="Weight of a step relative to the step after it.")
+        prior: float = Field(0.5, ge=0, le=1, description="Acceptance of a first node that is assumed at the start.")
+        probe_share: float = Field(
+            0.02, gt=0, le=1, description="Share of the time that is spent on trying a node where none would pay."
+        )
+        carry_over: bool = Field(
+            False, description="Keep what was learnt from prompt to prompt; results then depend on their order."
+        )
+
+        @field_validator("costs")
+        @classmethod
+        def _positive(cls, value: dict[int, float] | None) -> dict[int, float] | None:
+            if value is not None and (min(value) < 1 or min(value.values()) <= 0):
+                raise ValueError("widths are at least 1 and costs are above 0")
+            return value
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        inner, costs = self.config.drafter, self.config.costs
+        self.law, self.next_laws = inner.law, inner.next_laws
+        self._costs = None if costs is None else Costs(costs, self.config.draft_cost or 0.0)
+        self._carried = self._fresh()
+
+    @classmethod
+    def traits(cls) -> dict[str, Any]:
+        """Those of its part."""
+        return dict.fromkeys(super().traits(), "of its part")
+
+    def load(self, models: ModelProvider) -> None:
+        """Load the drafter, and measure costs that were not given."""
+        self.config.drafter.load(models)
+        if self._costs is None:
+            self._costs = measure(models, self.config.drafter, self.config.max_nodes, self.config.draft_cost)
+
+    def describe(self) -> dict[str, Any]:
+        """The costs that decide, whether anything is carried over, and what the drafter says."""
+        costs = {} if self._costs is None else self._costs.describe()
+        inner = self.config.drafter
+        return {**costs, "carry_over": self.config.carry_over, "drafter": {"use": inner.name, **inner.describe()}}
+
+    def propose(self, context: Context, budget: Sequence[int]) -> Draft:
+        """Return what the drafter proposes within each row's limit."""
+        assert self._costs is not None, "costs are there from loading on"
+        memories = context.scratch(self, lambda: [Memory(self._start()) for _ in context.rows])
+        for memory, row, limit in zip(memories, context.rows, budget, strict=True):
+            memory.estimate.learn(memory.asked, memory.nodes, row.token_ids[memory.length :])
+            memory.length, memory.asked = len(row.token_ids), min(memory.estimate.best(self._costs), limit)
+        limits = [memory.asked for memory in memories]
+        # Asked even for nothing: a drafter may learn from the last step, and may owe the laws of an empty draft.
+        draft: Draft = self.config.drafter.propose(context, limits)
+        if self.law == "point_mass":
+            draft = cut(draft, limits)
+        rows = zip(draft.num_nodes.tolist(), draft.token_ids.tolist(), draft.parents.tolist(), strict=True)
+        for memory, (count, tokens, parents) in zip(memories, rows, strict=True):
+            memory.nodes = list(zip(tokens[:count], parents[:count], strict=True))
+        return draft
+
+    def _start(self) -> Estimate:
+        return self._carried if self.config.carry_over else self._fresh()
+
+    def _fresh(self) -> Estimate:
+        config = self.config
+        return Estimate(config.max_nodes, config.decay, config.prior, config.probe_share)
+
+
+def cut(draft: Draft, limits: Sequence[int]) -> Draft:
+    """Return the first nodes of a point-mass draft, at most ``limits`` of each row."""
+    num_nodes = draft.num_nodes.minimum(draft.num_nodes.new_tensor(limits))
+    width = int(num_nodes.max())
+    laws: Tensor | None = None if draft.next_laws is None else draft.next_laws[:, : width + 1]
+    tokens, parents = draft.token_ids[:, :width], draft.parents[:, :width]
+    return replace(draft, token_ids=tokens, parents=parents, num_nodes=num_nodes, next_laws=laws)

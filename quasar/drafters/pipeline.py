@@ -1,0 +1,192 @@
+"""A pipeline as a drafter: cheap verification in front of exact verification, to any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from quasar.core.batch import Batch, Commit, Request
+from quasar.core.components import Acceptor, Drafter, Verifier
+from quasar.core.context import Context
+from quasar.core.engine import Engine
+from quasar.core.errors import CompositionError
+from quasar.core.models import ModelProvider
+from quasar.core.pipeline import device_clock
+from quasar.core.stopping import StopRule
+from quasar.core.types import Acceptance, Draft, Trials, Verification
+
+
+class Pipeline(Drafter):
+    """Let a drafter, a cheaper verifier and an acceptor write a block, which the verifier outside then checks.
+
+    The draft is a chain, and its law is the inner verifier's, whatever the inner drafter does: so it is exact under any
+    verifier that accepts by that law. A block ends at ``num_speculative_tokens``, at the end of the text, or on doubt.
+    Doubt is judged by the inner model at temperature 1 and before the processors. It may look at the law of a place
+    before a token is drawn there, or at the token if that is kept; dropping a token because of itself is biased.
+
+    Source: hierarchical speculation as in TriForce (Sun et al., arXiv 2404.11912), for any pipeline and to any depth.
+    """
+
+    name = "pipeline"
+    law = "sampled"
+
+    class Config(Drafter.Config):
+        """Options."""
+
+        drafter: Drafter = Field(description="Who proposes to the inner verifier.")
+        verifier: Verifier = Field(description="Who checks that, and whose law the block follows.")
+        acceptor: Acceptor = Field(
+            "stochastic", validate_default=True, description="Who decides inside; has to be exact."
+        )
+        num_speculative_tokens: int = Field(8, ge=1, le=256, description="Most tokens of a block.")
+        min_margin: float = Field(
+            0.0, ge=0, le=1, description="End before a place whose two likeliest tokens are closer than this."
+        )
+        max_entropy: float | None = Field(
+            None, ge=0, description="End before a place whose law has a larger entropy, in nats."
+        )
+        min_probability: float = Field(0.0, ge=0, le=1, description="End after a token that was less likely than this.")
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__(config)
+        drafter, acceptor = self.config.drafter, self.config.acceptor
+        if drafter.law not in acceptor.laws:
+            raise CompositionError(
+                f"drafter '{drafter.name}' drafts by the law '{drafter.law}', and acceptor '{acceptor.name}' takes "
+                f"{', '.join(sorted(acceptor.laws))} only."
+            )
+        if not acceptor.is_exact():
+            raise CompositionError(
+                f"acceptor '{acceptor.name}' is relaxed, so the law of a block would not be known; inside a pipeline "
+                "take 'stochastic'."
+            )
+        if acceptor.greedy_only:
+            raise CompositionError(
+                f"acceptor '{acceptor.name}' serves temperature 0 only; inside a pipeline take 'stochastic', which is "
+                "the same there."
+            )
+
+    def load(self, models: ModelProvider) -> None:
+        """Load the parts."""
+        for part in (self.config.drafter, self.config.verifier, self.config.acceptor):
+            part.load(models)
+
+    def describe(self) -> dict[str, object]:
+        """What the parts say."""
+        parts = {"drafter": self.config.drafter, "verifier": self.config.verifier}
+        return {kind: {"use": part.name, **part.describe()} for kind, part in parts.items()}
+
+    def propose(self, context: Context, budget: Sequence[int]) -> Draft:
+        """Return the chain that the inner pipeline emits."""
+        engine, block = context.scratch(self, lambda: self._start(context))
+        block.begin(context, [min(limit, self.config.num_speculative_tokens) for limit in budget])
+        while not block.finished:
+            engine.step(block)
+        return block.draft(context)
+
+    def _start(self, context: Context) -> tuple[Engine, Block]:
+        config = self.config
+        assert context.verification is not None  # the engine reads the prompt before it asks for drafts
+        clock = device_clock(str(context.verification.probs.device))
+        engine = Engine(config.drafter, config.verifier, config.acceptor, clock=clock, level=context.level + 1)
+        return engine, Block(context, config)
+
+
+class Block(Batch):
+    """The inner pipeline's batch: it lives as long as the outer one, and begins anew from the outer text at every step.
+
+    Args:
+        outer: the context of the pipeline around it.
+        config: verifier, acceptor and doubt.
+    """
+
+    def __init__(self, outer: Context, config: Pipeline.Config) -> None:
+        # Stop strings are the outer pipeline's to find: a block that goes on behind one is cut there.
+        quiet = {"stop": (), "logprobs": False}
+        requests = [
+            Request(
+                row.token_ids, row.sampling.model_copy(update=quiet), row.prompt_id, row.sample_index, row.processors
+            )
+            for row in outer.rows
+        ]
+        couples, level = config.acceptor.couples, outer.level + 1
+        super().__init__(requests, config.verifier, outer.eos_ids, None, level, couples)
+        rows = zip(self.context.rows, outer.rows, strict=True)
+        self.context.rows = tuple(replace(own, prompt_length=row.prompt_length) for own, row in rows)
+        self.context.inner_steps = outer.inner_steps
+        self._config = config
+        self._laws: list[list[Tensor]] = []
+
+    def begin(self, outer: Context, sizes: Sequence[int]) -> None:
+        """Go on from the outer text.
+
+        Args:
+            outer: the context of the pipeline around it.
+            sizes: most tokens to emit, per row.
+        """
+        self.context.streams = outer.streams.inner(self.context.level, outer.committed(), outer.coupled)
+        longest = self._verifier.max_length()
+        for number, (row, own, size) in enumerate(zip(outer.rows, self.context.rows, sizes, strict=True)):
+            self._ids[number][:] = row.token_ids
+            self._prompts[number] = len(row.token_ids)
+            sampling = own.sampling.model_copy(update={"max_new_tokens": size})
+            self._rules[number] = StopRule(sampling, outer.eos_ids, len(row.token_ids), longest, None)
+            self._reasons[number] = None if self._rules[number].limit > 0 else "full"
+        self._laws = [[] for _ in sizes]
+
+    def commit(self, verification: Verification, acceptance: Acceptance, acceptor: str) -> list[Commit]:
+        """As ``Batch.commit``, up to the first doubt; keeps the law of every token."""
+        commits, paths = [], acceptance.path.tolist()
+        for row, new in super().commit(verification, acceptance, acceptor):
+            slots = [0, *paths[row]][: len(new)]
+            sure, ends = self._certain(verification, row, slots, new)
+            if ends:
+                self._reasons[row] = "doubt"
+                del self._ids[row][len(self._ids[row]) - len(new) + sure :]
+            self._laws[row].append(verification.probs[row, slots[:sure]])
+            commits.append((row, new[:sure]))
+        return commits
+
+    def _certain(
+        self, verification: Verification, row: int, slots: Sequence[int], tokens: Sequence[int]
+    ) -> tuple[int, bool]:
+        """Return how many of the tokens drawn after ``slots`` are kept, and whether the block ends with them."""
+        config, count = self._config, len(tokens)
+        if not (config.min_margin or config.max_entropy is not None or config.min_probability):
+            return count, False
+        laws = verification.probs[row, list(slots)]  # [tokens, vocab]
+        if verification.logits is not None:
+            laws = verification.logits[row, list(slots)].to(laws.dtype).softmax(dim=-1)
+        best, second = laws.topk(2, dim=-1).values.unbind(dim=-1)
+        unsure = best - second < config.min_margin
+        if config.max_entropy is not None:
+            unsure |= torch.special.entr(laws).sum(dim=-1) > config.max_entropy
+        unlikely = laws[range(count), list(tokens)] < config.min_probability
+        before = next((place for place, doubt in enumerate(unsure.tolist()) if doubt), None)
+        after = next((place + 1 for place, doubt in enumerate(unlikely.tolist()) if doubt), None)
+        ends = [place for place in (before, after) if place is not None]
+        return min(ends, default=count), bool(ends)
+
+    def draft(self, outer: Context) -> Draft:
+        """Return what was emitted since ``begin``, as chains with their laws."""
+        emitted = [ids[start:] for ids, start in zip(self._ids, self._prompts, strict=True)]
+        width = max(map(len, emitted))
+        if not width:
+            return Draft.empty(len(emitted))
+        first = next(law for laws in self._laws for law in laws)
+        if all(row.sampling.temperature == 0 for row in outer.rows):
+            # A one-hot law is a point mass, and a trial of one costs no pass over the vocabulary.
+            chains = Draft.chains(emitted)
+            certain = chains.explicit_trials()
+            return replace(
+                chains, trials=Trials(certain.nodes, certain.laws, first.new_empty(len(emitted), 0, first.shape[-1]))
+            )
+        table = first.new_zeros((len(emitted), width, first.shape[-1]))
+        for row, laws in enumerate(self._laws):
+            if laws:
+                table[row, : len(emitted[row])] = torch.cat(laws)
+        return Draft.chains(emitted, table)

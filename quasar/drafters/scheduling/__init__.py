@@ -1,0 +1,1 @@
+"""What the adaptive drafter decides by."""

@@ -1,0 +1,320 @@
+"""The adaptive length: what it learns, what it chooses, and that it pays in worlds whose costs are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from drafting import context, nodes
+from pydantic import ValidationError
+
+from quasar.core.components import Drafter
+from quasar.core.context import Context
+from quasar.core.testing import Fault, TinyModels, check_component, conformance_report
+from quasar.core.types import Draft
+from quasar.drafters.adaptive import Adaptive, cut
+from quasar.drafters.bigram import Bigram
+from quasar.drafters.ngram import Ngram
+from quasar.drafters.recycling import Recycling
+from quasar.drafters.scheduling import costs as costs_module
+from quasar.drafters.scheduling.costs import Costs
+from quasar.drafters.scheduling.estimate import Estimate
+
+STEEP, NATIVE = Costs({1: 1.0, 2: 1.9, 6: 2.4, 17: 4.0}, 0.0), Costs({1: 1.0, 6: 1.45, 12: 2.1, 17: 2.7}, 0.0)
+
+
+def estimate(most=16, decay=0.95, prior=0.5, probe_share=0.02) -> Estimate:
+    return Estimate(most, decay, prior, probe_share)
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+def test_costs_lie_on_lines_between_and_beyond_the_widths_of_the_table():
+    costs = Costs({5: 3.0, 1: 1.0, 7: 3.5}, 0.0)
+    assert [costs.forward(width) for width in (1, 2, 3, 5, 6, 7, 9)] == [1.0, 1.5, 2.0, 3.0, 3.25, 3.5, 4.0]
+    assert costs.of_node(0) == 0.5
+    assert costs.of_node(4) == 0.25
+
+
+def test_the_cost_of_drafting_is_added_to_every_node():
+    assert Costs({1: 1.0, 2: 1.5}, 0.25).of_node(3) == 0.75
+
+
+def test_a_table_of_one_width_says_that_width_does_not_matter():
+    assert {Costs({4: 2.0}, 0.0).forward(width) for width in (1, 4, 30)} == {2.0}
+
+
+# --- the estimate -----------------------------------------------------------------------------------------------------
+
+
+def chain(length: int) -> list[tuple[int, int]]:
+    return [(7, place) for place in range(length)]
+
+
+def test_a_drafter_that_is_always_right_gets_all_and_one_that_never_is_gets_nothing():
+    good, bad = estimate(), estimate()
+    for _ in range(20):
+        good.learn(16, chain(16), [7] * 16 + [1])
+        bad.learn(16, chain(16), [1])
+    assert good.best(STEEP) == 16
+    assert bad.best(NATIVE) == 0
+
+
+def test_a_chain_is_drafted_as_far_as_it_was_accepted():
+    known = estimate()
+    for _ in range(20):
+        known.learn(16, chain(16), [7, 7, 7, 1])
+    assert known.best(NATIVE) == 3
+
+
+def test_places_of_a_tree_are_told_apart():
+    known = estimate(most=4)
+    for _ in range(30):  # the second sibling and its child are right, the first is not
+        known.learn(4, [(1, 0), (2, 0), (3, 1), (4, 2)], [2, 4, 9])
+    assert known.best(Costs({1: 1.0, 5: 1.2}, 0.0)) == 4
+    backwards = estimate(most=4)
+    for _ in range(30):  # the first one and its child
+        backwards.learn(4, [(1, 0), (3, 1), (2, 0), (4, 3)], [1, 3, 9])
+    assert backwards.best(Costs({1: 1.0, 5: 2.0}, 0.0)) == 2
+
+
+def test_a_draft_that_is_rarely_there_costs_little():
+    rare = estimate()
+    for step in range(60):
+        there = step % 10 == 0
+        rare.learn(4, chain(4) if there else [], [7, 7, 7, 7, 1] if there else [1])
+    assert rare.best(NATIVE) >= 4
+
+
+def test_what_costs_more_is_drafted_less():
+    known = estimate()
+    for step in range(40):
+        known.learn(16, chain(16), [7, 7, 1] if step % 2 else [1])
+    assert known.best(Costs({1: 1.0, 17: 1.2}, 0.0)) >= 2
+    assert known.best(Costs({1: 1.0, 17: 15.0}, 0.0)) == 0
+    assert known.best(Costs({1: 1.0, 17: 1.2}, 1.0)) == 0
+
+
+def test_a_step_that_did_not_happen_teaches_nothing():
+    known = estimate()
+    for _ in range(50):
+        known.learn(16, chain(16), [])
+    assert known.best(NATIVE) == estimate().best(NATIVE) > 0
+
+
+def test_it_probes_for_a_share_of_the_time_and_comes_back():
+    known, costs = estimate(probe_share=0.02), Costs({1: 1.0, 2: 1.2}, 0.0)
+    for _ in range(30):
+        known.learn(16, chain(16), [1])
+    asked = []
+    for _ in range(100):
+        asked.append(known.best(costs))
+        known.learn(asked[-1], chain(asked[-1]), [1])
+    assert sum(asked) == 100 * 0.02 / 0.2
+    for _ in range(60):
+        asked.append(known.best(costs))
+        known.learn(asked[-1], chain(asked[-1]), [7] * asked[-1] + [1])
+    assert asked[-1] == 16
+
+
+# --- worlds whose costs are known -------------------------------------------------------------------------------------
+
+
+def tokens_for_the_time(costs: Costs, right: float, there: float, fixed: int | None, seed: int) -> float:
+    """Tokens for the time of one text of 256 tokens; chains are right with one probability at each place."""
+    chance, known, done, time = random.Random(seed), estimate(), 0, 0.0
+    while done < 256:
+        asked = known.best(costs) if fixed is None else fixed
+        drafted = chain(asked) if chance.random() < there else []
+        accepted = 0
+        while accepted < len(drafted) and chance.random() < right:
+            accepted += 1
+        known.learn(asked, drafted, [7] * accepted + [1])
+        done, time = done + accepted + 1, time + costs.forward(1 + len(drafted))
+    return done / time
+
+
+@pytest.mark.parametrize("there", [1.0, 0.3])
+@pytest.mark.parametrize("right", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9])
+def test_it_is_never_much_slower_than_plain_decoding_or_than_the_best_fixed_length(right, there):
+    def mean(fixed: int | None) -> float:
+        return sum(tokens_for_the_time(NATIVE, right, there, fixed, seed) for seed in range(30)) / 30
+
+    adaptive = mean(None)
+    assert adaptive >= 0.97
+    assert adaptive >= 0.95 * max(mean(fixed) for fixed in (1, 2, 3, 4, 6, 8, 12, 16))
+
+
+# --- the drafter ------------------------------------------------------------------------------------------------------
+
+
+class Asked(Drafter):
+    """Drafts chains of 7 as long as it may, and remembers what it was asked for."""
+
+    name = "asked"
+    law = "point_mass"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budgets: list[list[int]] = []
+
+    def propose(self, context: Context, budget: Sequence[int]) -> Draft:
+        self.budgets.append(list(budget))
+        return Draft.chains([[7] * limit for limit in budget])
+
+
+def adaptive(inner: Drafter, **options) -> Adaptive:
+    return Adaptive(Adaptive.Config(drafter=inner, **{"costs": {1: 1.0, 6: 1.45, 17: 2.7}, **options}))
+
+
+def run(made: Adaptive, ids: list[int], steps: int, right: bool, running: Context | None = None) -> Context:
+    """Commit what was drafted, or never."""
+    running = running or context(ids)
+    for _ in range(steps):
+        (drafted,) = nodes(made.propose(running, [20]))
+        ids.extend([*(token for token, _ in drafted), 1] if right else [1])
+    return running
+
+
+def test_a_drafter_is_asked_for_what_pays_and_for_no_more_than_the_budget():
+    inner, ids = Asked(), [3]
+    made = adaptive(inner, max_nodes=12)
+    running = run(made, ids, 20, right=True)
+    assert inner.budgets[-1] == [12]
+    made.propose(running, [4])
+    assert inner.budgets[-1] == [4]
+    run(made, ids, 100, right=False, running=running)
+    assert sum(limit for (limit,) in inner.budgets[-50:]) <= 15  # of 50 steps, a probe now and then
+
+
+def test_rows_have_estimates_of_their_own():
+    inner, good, bad = Asked(), [3], [3]
+    made, running = adaptive(inner), context(good, bad)
+    for _ in range(20):
+        drafted = nodes(made.propose(running, [20, 20]))
+        good.extend([*(token for token, _ in drafted[0]), 1])
+        bad.append(1)
+    assert inner.budgets[-1][0] == 16
+    assert inner.budgets[-1][1] <= 1
+
+
+def test_what_was_learnt_dies_with_the_request_unless_it_is_carried_over():
+    for carry_over, expected in ((False, Asked().budgets), (True, [[0]])):
+        inner = Asked()
+        made = adaptive(inner, carry_over=carry_over)
+        first = run(made, [3], 1, right=False) and inner.budgets[0]
+        run(made, [3], 30, right=False)
+        run(made, [3], 1, right=False)
+        assert inner.budgets[-1:] == (expected or [first])
+
+
+class Trees(Asked):
+    """Drafts a tree of 8 nodes that is two deep, whatever it is asked for."""
+
+    def propose(self, context: Context, budget: Sequence[int]) -> Draft:
+        super().propose(context, budget)
+        return Draft.trees([[(token, 0) for token in range(4)] + [(token, 2) for token in range(4)] for _ in budget])
+
+
+def test_a_tree_of_point_masses_is_cut_to_the_nodes_that_pay():
+    made, ids = adaptive(Trees(), costs={1: 1.0, 9: 3.0}), [3]
+    running, drafted = context(ids), []
+    for _ in range(50):
+        drafted += nodes(made.propose(running, [20]))
+        ids.extend([0, 9])  # the first node is right, nothing below it is there
+    assert drafted.count([(0, 0)]) >= 40
+    assert max(map(len, drafted)) < 8
+
+
+def test_a_cut_leaves_laws_for_the_slots_that_are_left():
+    draft = Draft.chains([[1, 2, 3], [4]])
+    laws = torch.rand(2, 4, 5)
+    shorter = cut(Draft(draft.token_ids, draft.parents, draft.num_nodes, None, laws), [2, 0])
+    assert nodes(shorter) == [[(1, 0), (2, 1)], []]
+    assert torch.equal(shorter.next_laws, laws[:, :3])
+
+
+def test_the_traits_are_those_of_the_wrapped_drafter():
+    for inner in (Ngram(), Bigram()):
+        assert (adaptive(inner).law, adaptive(inner).next_laws) == (inner.law, inner.next_laws)
+
+
+# --- costs that are measured ------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A time that passes with the columns of forwards and the tokens of drafts only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        forward = costs_module.Session.forward
+
+        def timed(session, texts, draft):
+            self.now += 4 + draft.nodes
+            return forward(session, texts, draft)
+
+        monkeypatch.setattr(costs_module.Session, "forward", timed)
+        monkeypatch.setattr(costs_module, "device_clock", lambda device: lambda: self.now)
+
+
+class Slow(Asked):
+    """Takes 2 for a token."""
+
+    clock: Clock
+
+    def propose(self, context: Context, budget: Sequence[int]) -> Draft:
+        self.clock.now += 2 * budget[0]
+        return super().propose(context, budget)
+
+
+def test_costs_that_were_not_given_are_measured_once_and_shown(monkeypatch):
+    clock, models = Clock(monkeypatch), TinyModels()
+    inner = Slow()
+    inner.clock = clock
+    made = adaptive(inner, costs=None, max_nodes=5)
+    made.load(models)
+    shown = made.describe()
+    assert shown["costs"] == {1: 1.0, 2: 1.25, 3: 1.5, 4: 1.75, 6: 2.25}
+    assert shown["draft_cost"] == 0.5
+    clock.now += 1e6
+    other = adaptive(Ngram(), costs=None, max_nodes=5, draft_cost=0.125)
+    other.load(models)
+    assert other.describe() == {
+        "costs": shown["costs"], "draft_cost": 0.125, "carry_over": False, "drafter": {"use": "ngram"},
+    }  # fmt: skip
+
+
+def test_a_wider_forward_is_never_taken_for_a_cheaper_one(monkeypatch):
+    monkeypatch.setattr(costs_module, "_time_forwards", lambda *_: {1: 2.0, 2: 5.0, 3: 3.0})
+    made = adaptive(Ngram(), costs=None, max_nodes=2)
+    made.load(TinyModels())
+    assert made.describe()["costs"] == {1: 1.0, 2: 2.5, 3: 2.5}
+
+
+def test_options_from_describe_give_the_same_drafter():
+    made = adaptive(Ngram(), costs=None)
+    made.load(TinyModels())
+    shown = made.describe()
+    again = adaptive(Ngram(), costs=shown["costs"], draft_cost=shown["draft_cost"])
+    again.load(TinyModels())
+    assert again.describe() == shown
+
+
+@pytest.mark.parametrize("costs", [{}, {0: 1.0}, {1: 0.0}, {1: -1.0}, {"one": 1.0}])
+def test_costs_that_make_no_sense_are_refused(costs):
+    with pytest.raises(ValidationError):
+        Adaptive.Config(drafter=Ngram(), costs=costs)
+
+
+@pytest.mark.parametrize("options", [{"costs": {1: 1.0, 6: 1.5}}, {"max_nodes": 2}])
+def test_the_contract_is_kept(options):
+    check_component(Adaptive, models=TinyModels(), drafter=Recycling(), **options)
+
+
+def test_carrying_over_is_the_only_thing_that_the_kit_finds():
+    options = {"drafter": Ngram(), "costs": {1: 1.0, 2: 1.3}, "carry_over": True}
+    (fault,) = conformance_report(Adaptive, models=TinyModels(), **options)
+    assert fault.startswith(Fault.MEMORY)
