@@ -116,6 +116,12 @@ class Drafter(Component):
         """The law."""
         return {"law": cls.law, "next_laws": cls.next_laws}
 
+    def meet(self, verifier: Verifier) -> None:
+        """Take note of the loaded verifier that checks the drafts, once, after ``load``; e.g. to time its forwards.
+
+        A drafter with drafters inside passes it on. A draft may depend on what a forward costs, never on its result.
+        """
+
     @abstractmethod
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a draft for every row.
@@ -146,8 +152,11 @@ class Verifier(Component):
         """The precision."""
         return {"precision": cls.precision}
 
-    def reference(self) -> str:
-        """Name the law that this verifier computes: a pipeline is exact with respect to that, or to nothing."""
+    def reference(self) -> str | None:
+        """Name the law that this verifier computes: a pipeline is exact with respect to that, or to nothing.
+
+        ``None`` for a verifier whose law depends on what is drafted: nothing can be exact with respect to it.
+        """
         return "the model in full precision" if self.precision == FULL else f"the model in {self.precision}"
 
     def max_length(self) -> int | None:

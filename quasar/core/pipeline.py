@@ -39,6 +39,7 @@ class Pipeline:
         self.composition, self.tokenizer, self.eos_ids = composition, tokenizer, tuple(eos_ids)
         for component in (composition.drafter, composition.verifier, composition.acceptor):
             component.load(models)
+        composition.drafter.meet(composition.verifier)
         self._clock = device_clock(models.device)
 
     def requests(

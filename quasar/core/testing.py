@@ -21,9 +21,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from quasar.core.components import Acceptor, Component, Verifier
+from quasar.core.components import Acceptor, Component, Drafter, Verifier
 from quasar.core.config import validate
-from quasar.core.models import ModelProvider
+from quasar.core.model_verifier import ModelVerifier
+from quasar.core.models import LanguageModel, ModelProvider
 from quasar.core.plugin_checks import BASES, find_fault
 from quasar.core.testing_acceptors import check_acceptor
 from quasar.core.testing_contexts import Fault, Findings, Make
@@ -122,10 +123,23 @@ def _kind(component_class: object) -> str | None:
     return next((kind for kind, base in BASES.items() if issubclass(component_class, base)), None)
 
 
+class _Target(ModelVerifier):
+    """The verifier that drafters under test meet."""
+
+    name, precision = "target", "full"
+
+    def load_model(self, models: ModelProvider) -> LanguageModel:
+        return models.target()
+
+
 def _make(component_class: type[Component], config: BaseModel, models: ModelProvider | None) -> Component:
     component = component_class(config.model_copy(deep=True))  # components among its options are made afresh too
     if models is not None:
         component.load(models)
+    if isinstance(component, Drafter) and models is not None:
+        checker = _Target()
+        checker.load(models)
+        component.meet(checker)
     return component
 
 

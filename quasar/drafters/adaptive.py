@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from quasar.core.components import Drafter, Law
+from quasar.core.components import Drafter, Law, Verifier
 from quasar.core.context import Context
+from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import ModelProvider
 from quasar.core.types import Draft
 from quasar.drafters.scheduling.costs import Costs, measure
@@ -45,6 +46,7 @@ class Adaptive(Drafter):
     """
 
     name = "adaptive"
+    _models: ModelProvider
     law: Law = "sampled"  # at most; an instance's is that of its part
 
     class Config(Drafter.Config):
@@ -89,10 +91,17 @@ class Adaptive(Drafter):
         return dict.fromkeys(super().traits(), "of its part")
 
     def load(self, models: ModelProvider) -> None:
-        """Load the drafter, and measure costs that were not given."""
+        """Load the drafter."""
         self.config.drafter.load(models)
+        self._models = models
+
+    def meet(self, verifier: Verifier) -> None:
+        """Measure costs that were not given, on the model that will check; on the target if the verifier has none."""
+        self.config.drafter.meet(verifier)
         if self._costs is None:
-            self._costs = measure(models, self.config.drafter, self.config.max_nodes, self.config.draft_cost)
+            model = verifier.model if isinstance(verifier, ModelVerifier) else self._models.target()
+            config = self.config
+            self._costs = measure(self._models, model, config.drafter, config.max_nodes, config.draft_cost)
 
     def describe(self) -> dict[str, Any]:
         """The costs that decide, whether anything is carried over, and what the drafter says."""

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from quasar.core.components import Drafter, Law
+from quasar.core.components import Drafter, Law, Verifier
 from quasar.core.context import Context
 from quasar.core.models import ModelProvider
 from quasar.core.types import POINT_MASS, Draft, Trials
@@ -73,6 +73,11 @@ class Union(Drafter):
         """Load the drafters."""
         for drafter in self.config.drafters:
             drafter.load(models)
+
+    def meet(self, verifier: Verifier) -> None:
+        """Pass the verifier on."""
+        for drafter in self.config.drafters:
+            drafter.meet(verifier)
 
     def describe(self) -> dict[str, Any]:
         """What the drafters say."""

@@ -21,6 +21,7 @@ from quasar.drafters.recycling import Recycling
 from quasar.drafters.scheduling import costs as costs_module
 from quasar.drafters.scheduling.costs import Costs
 from quasar.drafters.scheduling.estimate import Estimate
+from quasar.verifiers.full import Full
 
 STEEP, NATIVE = Costs({1: 1.0, 2: 1.9, 6: 2.4, 17: 4.0}, 0.0), Costs({1: 1.0, 6: 1.45, 12: 2.1, 17: 2.7}, 0.0)
 
@@ -270,18 +271,25 @@ class Slow(Asked):
         return super().propose(context, budget)
 
 
+def load(made, models):
+    checker = Full()
+    checker.load(models)
+    made.load(models)
+    made.meet(checker)
+
+
 def test_costs_that_were_not_given_are_measured_once_and_shown(monkeypatch):
     clock, models = Clock(monkeypatch), TinyModels()
     inner = Slow()
     inner.clock = clock
     made = adaptive(inner, costs=None, max_nodes=5)
-    made.load(models)
+    load(made, models)
     shown = made.describe()
     assert shown["costs"] == {1: 1.0, 2: 1.25, 3: 1.5, 4: 1.75, 6: 2.25}
     assert shown["draft_cost"] == 0.5
     clock.now += 1e6
     other = adaptive(Ngram(), costs=None, max_nodes=5, draft_cost=0.125)
-    other.load(models)
+    load(other, models)
     assert other.describe() == {
         "costs": shown["costs"], "draft_cost": 0.125, "carry_over": False, "drafter": {"use": "ngram"},
     }  # fmt: skip
@@ -290,16 +298,16 @@ def test_costs_that_were_not_given_are_measured_once_and_shown(monkeypatch):
 def test_a_wider_forward_is_never_taken_for_a_cheaper_one(monkeypatch):
     monkeypatch.setattr(costs_module, "_time_forwards", lambda *_: {1: 2.0, 2: 5.0, 3: 3.0})
     made = adaptive(Ngram(), costs=None, max_nodes=2)
-    made.load(TinyModels())
+    load(made, TinyModels())
     assert made.describe()["costs"] == {1: 1.0, 2: 2.5, 3: 2.5}
 
 
 def test_options_from_describe_give_the_same_drafter():
     made = adaptive(Ngram(), costs=None)
-    made.load(TinyModels())
+    load(made, TinyModels())
     shown = made.describe()
     again = adaptive(Ngram(), costs=shown["costs"], draft_cost=shown["draft_cost"])
-    again.load(TinyModels())
+    load(again, TinyModels())
     assert again.describe() == shown
 
 

@@ -53,21 +53,23 @@ class Costs:
         return {"costs": dict(self._table), "draft_cost": self._draft}
 
 
-def measure(models: ModelProvider, drafter: Drafter, most: int, draft_cost: float | None) -> Costs:
-    """Time forwards of the target model, once for all pipelines of a run, and drafting; a plain step costs 1.
+def measure(
+    models: ModelProvider, model: LanguageModel, drafter: Drafter, most: int, draft_cost: float | None
+) -> Costs:
+    """Time forwards of the model that checks, once for all pipelines of a run, and drafting; a plain step costs 1.
 
     Args:
-        models: hands out the target.
+        models: keeps the measurement.
+        model: the verifier's.
         drafter: loaded.
         most: nodes that can be drafted in a step.
         draft_cost: relative to a plain step; measured if ``None``.
     """
-    model = models.target()
     clock = device_clock(str(model.device))
     size = min(_CONTEXT, (model.max_length or 2 * _CONTEXT) // 2)
     ids = [1 + 7919 * place % (model.vocab_size - 1) for place in range(size)]  # any text, without many repetitions
     widths = [width for width in _WIDTHS if width <= most] + [most + 1]
-    seconds = models.derived(f"forward seconds {widths}", lambda: _time_forwards(model, ids, widths, clock))
+    seconds = models.derived(f"forward seconds {id(model)} {widths}", lambda: _time_forwards(model, ids, widths, clock))
     if draft_cost is None:
         draft_cost = max(0.0, _time_drafting(model, drafter, ids, most, clock)) / seconds[1]
     highest, table = 0.0, {}
