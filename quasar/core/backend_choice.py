@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from quasar.core.backends import STOCK, Backend
+from quasar.core.backends import STOCK, Backend, Built
 from quasar.core.errors import ConfigError, did_you_mean
 from quasar.core.home import quasar_home
 from quasar.core.models import LanguageModel, ModelProvider
@@ -55,15 +55,22 @@ def choose_backend(models: ModelProvider, dtype: str, requested: str) -> type[Ba
     return fitting.get(fastest)
 
 
+def full_precision(models: ModelProvider, dtype: str, backend: type[Backend] | None) -> Built:
+    """Return the target in full precision on a backend (``None`` for torch), made once for all that ask for it."""
+    if backend is None:
+        return Built(models.target(dtype), STOCK)
+    return models.derived(
+        f"full/{backend.name}/{dtype}", lambda: backend.build(models.target(dtype).sharing_copy(), "full")
+    )
+
+
 def _named(
     models: ModelProvider, dtype: str, requested: str, known: Mapping[str, type[Backend]]
 ) -> type[Backend] | None:
     if requested not in known:
-        names = ["auto", STOCK, *known]
-        hint = did_you_mean(requested, names)
+        hint = did_you_mean(requested, ["auto", STOCK, *known])
         raise ConfigError(
-            f"backend '{requested}' is not installed.{hint} There are: {', '.join(names)}. "
-            "More come with plugins, for example plugins/quasar-cpu."
+            f"backend '{requested}' is not installed.{hint} More come with plugins, for example plugins/quasar-cpu."
         )
     backend = known[requested]
     reason = backend.unusable() or backend.refuses(models.target(dtype))
@@ -112,11 +119,18 @@ def _measure(candidates: Mapping[str, LanguageModel]) -> dict[str, float]:
 
 
 def _remembered(file: Path) -> dict[str, dict[str, float]]:
+    """Return the measurements in ``file`` that can be read; what is missing or damaged is measured again."""
     try:
-        found: dict[str, dict[str, float]] = json.loads(file.read_text())
-    except (OSError, ValueError):  # not there yet, or damaged: it is measured again
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
         return {}
-    return found
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {key: times for key, times in pairs if _are_times(times)}
+
+
+def _are_times(value: object) -> bool:
+    numbers = value.values() if isinstance(value, dict) else ()
+    return bool(numbers) and all(isinstance(number, float | int) for number in numbers)
 
 
 def _remember(file: Path, found: Mapping[str, Mapping[str, float]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from quasar.core.backends import Backend, Built, Precision
@@ -13,7 +15,7 @@ from quasar_cpu.linear import NativeLinear
 from quasar_cpu.model import NativeModel
 
 _LARGEST_HEAD = 512
-_LARGEST_GROUP = 32
+_LARGEST_GROUP = 24
 
 
 class NativeCpu(Backend):
@@ -40,7 +42,9 @@ class NativeCpu(Backend):
         return None
 
     @classmethod
-    def build(cls, model: LanguageModel, precision: Precision, *, quantize_lm_head: bool = False) -> Built:
+    def build(
+        cls, model: LanguageModel, precision: Precision, *, quantize_lm_head: bool = False, keep: Collection[str] = ()
+    ) -> Built:
         """Return the whole decoder on native kernels; of a model of another family, the linear layers."""
         obstacle, decoder = None, None
         try:
@@ -51,13 +55,14 @@ class NativeCpu(Backend):
         layers: dict[str, NativeLinear] = {}
         converted, skipped = [], []
         for layer in list(model.linear_layers()):
-            int8 = precision == "int8" and (quantize_lm_head or not layer.is_head)
+            reason = "head" if layer.is_head and not quantize_lm_head else "kept" if layer.name in keep else None
+            int8 = precision == "int8" and reason is None
             layers[layer.name] = native = NativeLinear(layer, int8)
             layer.replace(native)
             if int8:
                 converted.append(layer.name)
             elif precision == "int8":
-                skipped.append(f"{layer.name}: head")
+                skipped.append(f"{layer.name}: {reason}")
         if decoder is None or obstacle is not None:
             how = f"{cls.name} (linear layers only: {obstacle})"
             return Built(model, how, tuple(converted), tuple(skipped))

@@ -14,7 +14,7 @@ from quasar.core.cache import KVCache
 from quasar.core.decoders import Decoder, DecoderLayer
 from quasar.core.models import Block, LanguageModel
 from quasar_cpu.library import ACTIVATIONS, KINDS, PARTS, Call, Layer, Matrix, Model, library
-from quasar_cpu.linear import NativeLinear, address
+from quasar_cpu.linear import NativeLinear, address, refuse_unfit
 
 _FIRST_POSITIONS = 1024
 _PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
@@ -31,6 +31,9 @@ class NativeModel:
         base: the same model behind torch, its linear layers replaced by ``layers``.
         decoder: its description.
         layers: every linear layer by name.
+
+    Raises:
+        UnsupportedModelError: NaN or infinity in the embedding or a norm.
     """
 
     def __init__(self, base: LanguageModel, decoder: Decoder, layers: dict[str, NativeLinear]) -> None:
@@ -39,8 +42,9 @@ class NativeModel:
         self.dtype, self.device, self.num_layers = base.dtype, base.device, len(decoder.layers)
         self._norms: list[Tensor] = []
         self._ropes: dict[Callable[..., Any], tuple[Tensor, Tensor]] = {}
-        self._layers = (Layer * self.num_layers)(*map(self._layer, decoder.layers))
+        self._layers = (Layer * self.num_layers)(*map(self._layer, range(self.num_layers), decoder.layers))
         embedding = decoder.embedding.contiguous()
+        refuse_unfit("the embedding", embedding)
         self._embedding = embedding
         self._model = Model(
             layers=self._layers,
@@ -48,7 +52,7 @@ class NativeModel:
                 embedding.data_ptr(), None, None, *embedding.shape, embedding.shape[1], KINDS[embedding.dtype]
             ),
             head=layers[decoder.head.name].matrix,
-            final_norm=self._keep(decoder.final_norm),
+            final_norm=self._keep("final_norm", decoder.final_norm),
             num_layers=self.num_layers,
             hidden=embedding.shape[1],
             heads=decoder.heads,
@@ -71,15 +75,16 @@ class NativeModel:
             raise AttributeError(name)
         return getattr(self._base, name)
 
-    def _keep(self, tensor: Tensor | None) -> int | None:
+    def _keep(self, name: str, tensor: Tensor | None) -> int | None:
         if tensor is not None:
+            refuse_unfit(name, tensor)
             tensor = tensor.float().contiguous()
             self._norms.append(tensor)
         return address(tensor)
 
-    def _layer(self, layer: DecoderLayer) -> Any:
+    def _layer(self, index: int, layer: DecoderLayer) -> Any:
         matrices = {name: self._linears[getattr(layer, name).name].matrix for name in _PROJECTIONS}
-        norms = {name: self._keep(getattr(layer, name)) for name in _NORMS}
+        norms = {name: self._keep(f"{name} of layer {index}", getattr(layer, name)) for name in _NORMS}
         return Layer(**matrices, **norms, window=layer.window or 0)
 
     def _grow_ropes(self, positions: int) -> None:
@@ -96,8 +101,15 @@ class NativeModel:
 
     @torch.inference_mode()
     def forward(self, block: Block, cache: KVCache) -> Tensor:
-        """Run one block; returns float32 logits, see ``LanguageModel.forward``."""
+        """Run one block; returns float32 logits, see ``LanguageModel.forward``.
+
+        Raises:
+            IndexError: a token id outside the vocabulary, as torch's embedding says it.
+        """
         batch, query = block.token_ids.shape
+        smallest, largest = map(int, block.token_ids.aminmax())
+        if smallest < 0 or largest >= len(self._embedding):
+            raise IndexError(f"token ids of {smallest}..{largest} in a vocabulary of {len(self._embedding)}.")
         self._grow_ropes(int(block.positions.max()) + 1)
         decoder, count = self._decoder, self.num_layers
         shape = (decoder.kv_heads, (decoder.head_dim, decoder.head_dim), self.dtype, self.device)
