@@ -18,33 +18,44 @@ if TYPE_CHECKING:
 def quasar_drafters() -> Iterable[type[Drafter]]:
     """Return the built-in drafters."""
     from quasar.drafters.adaptive import Adaptive
+    from quasar.drafters.best_first import BestFirst
     from quasar.drafters.bigram import Bigram
     from quasar.drafters.draft_model import DraftModel
+    from quasar.drafters.lookahead import Lookahead
     from quasar.drafters.ngram import Ngram
     from quasar.drafters.none import NoDraft
     from quasar.drafters.pipeline import Pipeline
     from quasar.drafters.pruned import Pruned
     from quasar.drafters.recycling import Recycling
+    from quasar.drafters.retrieval import Retrieval
+    from quasar.drafters.routed import Routed
     from quasar.drafters.suffix import Suffix
     from quasar.drafters.union import Union
     from quasar.drafters.universal import Universal
 
-    return [NoDraft, Ngram, Suffix, Recycling, Union, Adaptive, Bigram, DraftModel, Pruned, Universal, Pipeline]
+    without_models = [Ngram, Suffix, Recycling, Lookahead, Retrieval]
+    of_drafters = [Union, Adaptive, Pipeline, Routed]
+    return [NoDraft, *without_models, *of_drafters, Bigram, DraftModel, Pruned, BestFirst, Universal]
 
 
 @hookimpl
 def quasar_verifiers() -> Iterable[type[Verifier]]:
     """Return the built-in verifiers."""
+    from quasar.verifiers.fp8 import Fp8
     from quasar.verifiers.full import Full
+    from quasar.verifiers.int4 import Int4
     from quasar.verifiers.int8 import Int8
     from quasar.verifiers.pruned import Pruned
+    from quasar.verifiers.quasar import Quasar
+    from quasar.verifiers.routed import Routed
 
-    return [Full, Int8, Pruned]
+    return [Full, Int8, Fp8, Int4, Pruned, Quasar, Routed]
 
 
 @hookimpl
 def quasar_acceptors() -> Iterable[type[Acceptor]]:
     """Return the built-in acceptors."""
+    from quasar.acceptors.block import Block
     from quasar.acceptors.coupled import Coupled
     from quasar.acceptors.greedy import Greedy
     from quasar.acceptors.relaxed import Relaxed
@@ -52,7 +63,7 @@ def quasar_acceptors() -> Iterable[type[Acceptor]]:
     from quasar.acceptors.top_k_ratio import TopKRatio
     from quasar.acceptors.typical import Typical
 
-    return [Stochastic, Greedy, Coupled, Relaxed, Typical, TopKRatio]
+    return [Stochastic, Block, Greedy, Coupled, Relaxed, Typical, TopKRatio]
 
 
 @hookimpl

@@ -12,6 +12,8 @@ from typing import Any
 
 from quasar import __version__
 from quasar.core.errors import ConfigError, QuasarError
+from quasar.datastore.cli import add_datastore
+from quasar.fidelity.cli import add_fidelity
 from quasar.profile.cli import add_profile
 
 _EXAMPLES = """\
@@ -22,6 +24,7 @@ examples:
   quasar check pipelines.yaml
   quasar generate "Name three colours." --drafter ngram --verifier int8
   quasar profile --verifier '{use: int8}' --seconds 30
+  quasar fidelity --verifier int8 --limit 2 --layers
 """
 
 
@@ -57,13 +60,15 @@ def _parser(registry: Any) -> argparse.ArgumentParser:
     _add_ls(commands)
     _add_models(commands)
     add_profile(commands)
+    add_datastore(commands)
+    add_fidelity(commands)
     registry.add_commands(commands)
     return parser
 
 
 def _add_run_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE.yaml", help="the comparison")
-    parser.add_argument("--preset", help="a comparison that comes with quasar: smoke, quickstart")
+    parser.add_argument("--preset", help="a comparison that comes with quasar, for example quickstart")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, e.g. sampling.temperature=0.7"
     )
@@ -109,7 +114,7 @@ def _add_generate(commands: Any) -> None:
 
 def _add_ls(commands: Any) -> None:
     parser = commands.add_parser("ls", help="list components and models, with the plugin each came from")
-    parser.add_argument("kind", nargs="?", choices=["drafters", "verifiers", "acceptors", "models"])
+    parser.add_argument("kind", nargs="?", choices=["drafters", "verifiers", "acceptors", "backends", "models"])
     parser.add_argument("--json", action="store_true", help="a JSON list on standard output, nothing else")
     parser.set_defaults(run=_ls)
 

@@ -6,6 +6,8 @@ current slot.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,9 @@ from quasar.core.context import Context
 from quasar.core.laws import residual
 from quasar.core.streams import certain_tokens, draw, uniforms
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
+
+Rule = Callable[[Verification, Context], Acceptance]
+"""A way down the tree."""
 
 
 class Walk:
@@ -65,20 +70,21 @@ def sample_and_compare(verification: Verification, context: Context) -> Acceptan
     return Acceptance(path_tensor, torch.tensor(counts), torch.tensor(last))
 
 
-def drawn_from(draft: Draft, trials: Trials, trial: int, like: Tensor) -> Tensor:
+def drawn_from(draft: Draft, trials: Trials, trial: int | Tensor, like: Tensor) -> Tensor:
     """Return the law that every row's token of one trial was drawn from, one-hot for a point mass.
 
     Args:
         draft: the draft.
         trials: its trials.
-        trial: which of them.
+        trial: which of them; ``[batch]`` int64 where rows differ.
         like: a tensor with the vocabulary, dtype and device wanted.
 
     Returns:
         ``[batch, vocab]``; rows without this trial hold anything.
     """
-    rows, slot = torch.arange(draft.batch), trials.nodes[:, trial]
-    source = trials.laws[:, trial].where(slot > 0, POINT_MASS)
+    rows = torch.arange(draft.batch)
+    slot = trials.nodes[rows, trial]
+    source = trials.laws[rows, trial].where(slot > 0, POINT_MASS)
     token = draft.token_ids[rows, (slot - 1).clamp_min(0)].where(slot > 0, 0).to(like.device)
     point = torch.zeros((draft.batch, like.shape[-1]), dtype=like.dtype, device=like.device)
     point.scatter_(1, token[:, None], 1.0)
@@ -121,8 +127,8 @@ def ratio_test(verification: Verification, context: Context) -> Acceptance:
     return Acceptance(walk.path, walk.count, draw(law, keys[:, 0]).cpu())
 
 
-def accept_exactly(verification: Verification, context: Context) -> Acceptance:
-    """Use ``sample_and_compare`` for rows whose draft holds point masses only, ``ratio_test`` for the others."""
+def accept_exactly(verification: Verification, context: Context, sampled_rule: Rule = ratio_test) -> Acceptance:
+    """Use ``sample_and_compare`` for rows whose draft holds point masses only, ``sampled_rule`` for the others."""
     trials = verification.draft.trials
     if trials is None:
         return sample_and_compare(verification, context)
@@ -130,8 +136,8 @@ def accept_exactly(verification: Verification, context: Context) -> Acceptance:
     if not bool(sampled.any()):  # the table may then be empty
         return sample_and_compare(verification, context)
     if bool(sampled.all()):
-        return ratio_test(verification, context)
-    compared, tested = sample_and_compare(verification, context), ratio_test(verification, context)
+        return sampled_rule(verification, context)
+    compared, tested = sample_and_compare(verification, context), sampled_rule(verification, context)
     return Acceptance(
         torch.where(sampled[:, None], tested.path, compared.path),
         torch.where(sampled, tested.num_accepted, compared.num_accepted),

@@ -26,6 +26,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Published implementations as options; each differs from the defaults in these."""
 
 
+_COMPARED = 3
+"""Tokens at the end of what was indexed that are compared, to notice a text that was replaced."""
+
+
 class NgramIndex:
     """How each n-gram of a growing text was continued, apart from its very end.
 
@@ -43,9 +47,13 @@ class NgramIndex:
         self._low, self._high, self._first, self._following = low, high, match == "first", following
         self._starts: dict[tuple[int, ...], dict[int, int]] = {}  # n-gram: {token after it: where that token stands}
         self._indexed = 0  # n-grams that end at or before this many tokens are in
+        self._read, self._tail = 0, list[int]()
 
     def extend(self, ids: Sequence[int]) -> None:
-        """Index the n-grams that have enough behind them by now; ``ids`` has only grown since the last call."""
+        """Index the n-grams that have enough behind them by now; begin again if the text was replaced."""
+        if ids[max(0, self._read - _COMPARED) : self._read] != self._tail:
+            self._starts, self._indexed = {}, 0
+        self._read, self._tail = len(ids), list(ids[-_COMPARED:])
         oldest = max(0, self._indexed + 1 - self._high)
         recent = ids[oldest:]
         for end in range(self._indexed + 1, len(ids) - self._following + 1):

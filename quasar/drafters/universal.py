@@ -55,6 +55,10 @@ class Universal(Drafter):
         """The draft model, and dtype, device and bytes of its weights."""
         return {"model": self.model.name, **describe(self.model)}
 
+    def storages(self) -> dict[int, int]:
+        """Those of the draft model."""
+        return self.model.storages()
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return chains."""
         if not any(budget):

@@ -7,6 +7,7 @@ import torch
 from elsewhere import DEVICE, Elsewhere, Watch
 
 from quasar import Draft, SamplingParams, Verification
+from quasar.acceptors.block import Block
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.greedy import Greedy
 from quasar.acceptors.relaxed import Relaxed
@@ -33,6 +34,7 @@ CONTROLS = {
 
 ACCEPTORS = {
     "stochastic": Stochastic(),
+    "block": Block(),
     "coupled": Coupled(),
     "greedy": Greedy(),
     "relaxed": Relaxed(Relaxed.Config(weight=0.6, relax_temperature=0.8)),

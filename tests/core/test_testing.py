@@ -5,6 +5,8 @@ import time
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import scipy.stats
@@ -31,6 +33,8 @@ from quasar.core.testing import (
 )
 from quasar.core.testing_laws import chi_square, draws_against_laws, independence, texts_against_law
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
+from quasar.drafters.datastore.store import write_datastore
+from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.ngram import Ngram, NgramIndex
 from quasar.drafters.none import NoDraft
 from quasar.drafters.recycling import Recycling
@@ -59,7 +63,17 @@ def last_tokens(context):
 # --- sound components pass --------------------------------------------------------------------------------------------
 
 
-REQUIRED = {"union": {"drafters": [Ngram(), Recycling()]}, "adaptive": {"drafter": Ngram()}}
+DATASTORE = TemporaryDirectory()
+write_datastore(Path(DATASTORE.name), [torch.arange(VOCAB, dtype=torch.int32)], "", TinyModels().tokenizer().tokens())
+
+REQUIRED = {
+    "union": {"drafters": [Ngram(), Recycling()]},
+    "adaptive": {"drafter": Ngram()},
+    "best_first": {"drafter": DraftModel()},
+    "fp8": {"emulated": True},
+    "int4": {"emulated": True},
+    "retrieval": {"datastore": DATASTORE.name, "min_match": 1},
+}
 """Options without a default, by component."""
 
 

@@ -14,19 +14,19 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scipy.stats import chi2
 from torch import Tensor
 from toys import PROMPT, TableVerifier, Text, requests, same_everywhere, texts
 
 from quasar.acceptors.stochastic import Stochastic
-from quasar.core.components import Drafter
+from quasar.core.components import Acceptor, Drafter
 from quasar.core.context import LogitsProcessor
 from quasar.core.sampling import SamplingParams
 
 FAMILY_WISE = 1e-4
-MOST_COMPOSITIONS = 80
+MOST_COMPOSITIONS = 100
 BOUND = FAMILY_WISE / MOST_COMPOSITIONS
 SAMPLES = 20_000
 FEWER = 8_000  # for faults that are seen from afar, and where another test looks closely as well
@@ -55,6 +55,7 @@ class World:
     sampling: SamplingParams = FOUR_TOKENS
     processors: tuple[LogitsProcessor, ...] = ()
     law: Callable[[Sequence[int], Tensor], Tensor] = softmax_law
+    acceptor: Acceptor = field(default_factory=Stochastic)
 
     @property
     def vocab(self) -> int:
@@ -82,7 +83,7 @@ class World:
         try:
             for start in range(0, samples, BATCH):
                 batch = requests(range(start, min(start + BATCH, samples)), self.sampling, self.processors)
-                found += texts(drafter, verifier, Stochastic(), batch, self.eos)
+                found += texts(drafter, verifier, self.acceptor, batch, self.eos)
         finally:
             gc.enable()
         return found

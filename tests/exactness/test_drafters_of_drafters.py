@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from ring import FEWER, follows_the_target, refutes, second_token
+from test_same_text import RETRIEVAL
 from toys import NestedPipeline, TableVerifier, TreeDrafter, Twig, same_everywhere
 from worlds import (
     CHAIN,
@@ -30,6 +31,7 @@ from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.types import Draft
 from quasar.drafters.adaptive import Adaptive
+from quasar.drafters.lookahead import Lookahead
 from quasar.drafters.recycling import Recycling
 from quasar.drafters.suffix import Suffix
 from quasar.drafters.union import Union
@@ -48,6 +50,8 @@ CHEAP, DEAR = {1: 1.0, 4: 1.1}, {1: 1.0, 2: 1.4, 4: 2.0}
 
 test_suffix = follows_the_target(Suffix(), WORLD, FEWER, seed=1)
 test_recycling = follows_the_target(Recycling(Recycling.Config(max_nodes=5, top_k=2)), WORLD, FEWER, seed=2)
+test_lookahead = follows_the_target(Lookahead(Lookahead.Config(window=2, level=2)), WORLD, FEWER, seed=4)
+test_retrieval = follows_the_target(RETRIEVAL, WORLD, FEWER, seed=5)
 test_union_of_point_masses = follows_the_target(union(Suffix(), Recycling(), max_nodes=4), WORLD, FEWER, seed=3)
 
 test_union_of_two_draft_models = follows_the_target(

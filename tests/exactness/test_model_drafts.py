@@ -23,6 +23,7 @@ from quasar.core.cache import KVCache
 from quasar.core.model_drafter import ModelDrafter
 from quasar.core.models import Block, LanguageModel
 from quasar.core.sampling import SamplingParams
+from quasar.drafters.best_first import BestFirst
 from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.none import NoDraft
 
@@ -61,6 +62,8 @@ test_tree_that_ends_before_doubtful_places = follows_the_target(
 )
 test_draft_model_with_a_padded_vocabulary = follows_the_target(drafter(PADDED, num_drafts=2), WIDE, FEWER)
 test_draft_model_that_lacks_a_token = follows_the_target(drafter(NARROW, num_drafts=2), WIDE, FEWER)
+
+test_best_first = follows_the_target(BestFirst(BestFirst.Config(drafter=drafter(EQUAL), max_nodes=5)), WIDE, FEWER)
 
 
 def test_doubt_ends_some_chains_and_not_others():
@@ -122,6 +125,14 @@ def test_coupled_acceptance_and_temperature_0_leave_the_text_as_it_is(options):
         done = generate(drafter(NEAR, **options), requests, acceptor)
         assert ends(done) == ends(generate(NoDraft(), requests))
         assert 0 < sum(one.num_accepted for one in done) < sum(one.num_drafted for one in done)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_chosen_trees_leave_the_text_as_it_is(temperature):
+    requests = batch(temperature, samples=30)
+    done = generate(BestFirst(BestFirst.Config(drafter=drafter(NEAR), beam=2, max_nodes=5)), requests)
+    assert ends(done) == ends(generate(NoDraft(), requests))
+    assert 0 < sum(one.num_accepted for one in done) < sum(one.num_drafted for one in done)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_drafts": 3}, {"expansion": (2, 2)}, {"min_confidence": 0.6}])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -26,9 +28,12 @@ from quasar.core.sampling import SamplingParams
 from quasar.core.streams import draw
 from quasar.core.types import Draft, Generation
 from quasar.drafters.adaptive import Adaptive
+from quasar.drafters.datastore.store import Datastore, write_datastore
+from quasar.drafters.lookahead import Lookahead
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.none import NoDraft
 from quasar.drafters.recycling import Recycling
+from quasar.drafters.retrieval import Retrieval
 from quasar.drafters.suffix import Suffix
 from quasar.drafters.union import Union
 
@@ -84,6 +89,17 @@ def adaptive(drafter: Drafter, **options: Any) -> Adaptive:
     return Adaptive(Adaptive.Config(drafter=drafter, costs={1: 1.0, 4: 1.3}, **options))
 
 
+def retrieval(folder: str, *documents: Sequence[int], **options: Any) -> Retrieval:
+    """A drafter that copies from these documents."""
+    write_datastore(Path(folder), [torch.tensor(each, dtype=torch.int32) for each in documents], "toy", {})
+    made = Retrieval(Retrieval.Config(datastore=folder, **options))
+    made.datastore = Datastore(Path(folder))
+    return made
+
+
+DATASTORE = TemporaryDirectory()
+RETRIEVAL = retrieval(DATASTORE.name, (0, 1, 1, 0, 0, 1), (2, 0, 1, 2, 1, 0), (1, 1, 1, 2), min_match=1)
+
 POINT_MASSES = {
     "chain": TreeDrafter([DRAFT], POINT_CHAIN),
     "long chain": TreeDrafter([DRAFT], tuple(point(parent) for parent in range(11))),
@@ -98,6 +114,10 @@ POINT_MASSES = {
     "suffix": Suffix(),
     "recycling": Recycling(Recycling.Config(max_nodes=6)),
     "recycling, carried over": Recycling(Recycling.Config(max_nodes=6, carry_over=True)),
+    "lookahead": Lookahead(),
+    "lookahead, pool from the prompt": Lookahead(Lookahead.Config(window=2, level=2, pool_from_prompt=True)),
+    "retrieval": RETRIEVAL,
+    "retrieval and lookahead": union(RETRIEVAL, Lookahead(), max_nodes=9),
     "union": union(Suffix(), TreeDrafter([DRAFT], POINT_TREE, ragged=True), Recycling(), max_nodes=7),
     "union level by level": union(Suffix(), TreeDrafter([TARGET], POINT_CHAIN), order="breadth", max_nodes=5),
     "adaptive": adaptive(union(Suffix(), Recycling(), TreeDrafter([DRAFT], POINT_TREE))),

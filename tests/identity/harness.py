@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import torch
 from doubles import Flaky, Oracle, Partial, RandomTree, Truth, WatchedVerifier, Wrong
 from tiny_models import tiny_model
 
@@ -13,9 +16,12 @@ from quasar.core.hf.processors import build_processors
 from quasar.core.sampling import SamplingParams
 from quasar.core.types import Generation
 from quasar.drafters.adaptive import Adaptive
+from quasar.drafters.datastore.store import Datastore, write_datastore
+from quasar.drafters.lookahead import Lookahead
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.none import NoDraft
 from quasar.drafters.recycling import Recycling
+from quasar.drafters.retrieval import Retrieval
 from quasar.drafters.suffix import Suffix
 from quasar.drafters.union import Union
 
@@ -83,6 +89,18 @@ def adaptive(drafter: Drafter) -> Adaptive:
     return Adaptive(Adaptive.Config(drafter=drafter, costs={1: 1.0, 2: 1.2, 10: 1.6}))
 
 
+def retrieval(known: Truth) -> Retrieval:
+    """Copies from what plain decoding emits, and from the prompts."""
+    DATASTORES.append(TemporaryDirectory())
+    folder = Path(DATASTORES[-1].name)
+    documents = [torch.tensor(ids, dtype=torch.int32) for ids in (*known.values(), *PROMPTS.values())]
+    write_datastore(folder, documents, "tiny", {})
+    made = Retrieval(Retrieval.Config(datastore=folder, min_match=1))
+    made.datastore = Datastore(folder)
+    return made
+
+
+DATASTORES: list[TemporaryDirectory[str]] = []
 DRAFTERS: dict[str, Callable[[Truth], Drafter]] = {
     "ngram-first-truncate": lambda _: ngram("first", "truncate"),
     "ngram-first-pad": lambda _: ngram("first", "pad"),
@@ -96,6 +114,8 @@ DRAFTERS: dict[str, Callable[[Truth], Drafter]] = {
     "tree": lambda known: RandomTree(known, 9),
     "suffix": lambda _: Suffix(),
     "recycling": lambda _: Recycling(),
+    "lookahead": lambda _: Lookahead(Lookahead.Config(pool_from_prompt=True)),
+    "retrieval": lambda known: retrieval(known),
     "union": lambda known: union(Suffix(), RandomTree(known, 5), Recycling()),
     "adaptive": lambda known: adaptive(union(Flaky(known, GAMMA), Recycling())),
 }

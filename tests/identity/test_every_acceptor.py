@@ -14,6 +14,7 @@ from doubles import Oracle, Partial, RandomTree, WatchedVerifier
 from harness import GAMMA, PROMPTS, params
 from tiny_models import VOCAB, tiny_model
 
+from quasar.acceptors.block import Block
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.greedy import Greedy
 from quasar.acceptors.relaxed import Relaxed
@@ -50,7 +51,7 @@ DRAFTERS = {
     "bigram": lambda _: Bigram(),
 }
 
-HOT = {"stochastic": Stochastic(), "coupled": Coupled(), "relaxed 1": Relaxed(Relaxed.Config(weight=1.0))}
+HOT = {"stochastic": Stochastic(), "block": Block(), "coupled": Coupled(), "relaxed 1": Relaxed(Relaxed.Config(weight=1.0))}
 COLD = HOT | {
     "greedy": Greedy(),
     "typical": Typical(),

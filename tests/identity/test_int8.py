@@ -9,6 +9,7 @@ from tiny_models import tiny_model
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.engine import Engine
 from quasar.core.session import Session
+from quasar.core.testing_model import Letters
 from quasar.core.types import Draft
 from quasar.drafters.none import NoDraft
 from quasar.verifiers.int8 import Int8
@@ -26,6 +27,9 @@ class Models:
 
     def target(self, dtype="auto"):
         return self.model
+
+    def tokenizer(self, name=None):
+        return Letters()
 
     def derived(self, key, make):
         if key not in self.made:

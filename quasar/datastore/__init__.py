@@ -1,0 +1,1 @@
+"""``quasar datastore``: make what the drafter ``retrieval`` copies from."""
