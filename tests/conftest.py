@@ -18,6 +18,19 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _calibrations_are_short_and_not_kept(tmp_path_factory):
+    """Keep what int8 arms of the tests find out of the user's cache; the models there are still found."""
+    from quasar.verifiers.quantization import calibration
+
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "quasar_home", lambda: home)
+        patch.setattr(calibration, "TEXTS", 4)
+        patch.setattr(calibration, "TOKENS", 16)
+        yield
+
+
 @pytest.fixture(scope="session")
 def smollm2():
     """Folder of the built-in 135M model, fetched on first use; for tests marked ``model``."""

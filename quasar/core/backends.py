@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -62,13 +63,16 @@ class Backend(ABC):
 
     @classmethod
     @abstractmethod
-    def build(cls, model: LanguageModel, precision: Precision, *, quantize_lm_head: bool = False) -> Built:
+    def build(
+        cls, model: LanguageModel, precision: Precision, *, quantize_lm_head: bool = False, keep: Collection[str] = ()
+    ) -> Built:
         """Return ``model`` on this backend.
 
         Args:
             model: of its own modules (a ``sharing_copy``): its layers may be replaced, its tensors may not be changed.
             precision: what the linear layers compute in.
             quantize_lm_head: int8 for the projection to the vocabulary too.
+            keep: names of layers that stay in full precision.
 
         Raises:
             QuasarError: a weight that the kernels cannot take, named.

@@ -19,7 +19,7 @@ A new drafter is one file::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PlainSerializer, PlainValidator, ValidationInfo
@@ -96,6 +96,19 @@ class Component(ABC):
     def describe(self) -> dict[str, Any]:
         """Return what reports should say of the loaded component, e.g. backend, dtype and bytes of weights."""
         return {}
+
+    def parts(self) -> Iterator[Component]:
+        """Iterate over the components among the options."""
+        for name in type(self.config).model_fields:
+            value = getattr(self.config, name)
+            values = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+            )
+            yield from (part for part in values if isinstance(part, Component))
+
+    def storages(self) -> dict[int, int]:
+        """Return the bytes of every weight that the loaded component holds, by storage, so that sharing is seen."""
+        return {storage: size for part in self.parts() for storage, size in part.storages().items()}
 
 
 class Drafter(Component):

@@ -129,6 +129,13 @@ def fit(
         reason = f"relaxed by acceptor '{acceptor.name}'"
         return Composition(drafter, verifier, acceptor, acceptor.follows(drafter), True, False, reason)
     reference = verifier.reference()
+    if reference is None:
+        if must_be_exact:
+            raise CompositionError(
+                f"'exact: true' cannot be kept: verifier '{verifier.name}' does not follow one model's law; use 'full' "
+                "or 'int8'."
+            )
+        return Composition(drafter, verifier, acceptor, None, True, False, f"relaxed by verifier '{verifier.name}'")
     point = drafter.law in ("none", "point_mass") or sampling.temperature == 0
     same_text = acceptor.target_stream and (point or acceptor.couples)
     how = (

@@ -103,6 +103,10 @@ class ModelDrafter(Drafter):
         """Dtype, device and bytes of weights."""
         return describe(self.model)
 
+    def storages(self) -> dict[int, int]:
+        """Those of the model."""
+        return self.model.storages()
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return sampled trees with their laws."""
         assert context.verification is not None  # the engine reads the prompt before it asks for drafts

@@ -40,6 +40,10 @@ class ModelVerifier(Verifier):
         """Dtype, device and bytes of weights."""
         return describe(self.model)
 
+    def storages(self) -> dict[int, int]:
+        """Those of the model."""
+        return self.model.storages()
+
     def _session(self, context: Context) -> Session:
         def make() -> Session:
             room = max(len(row.token_ids) + row.sampling.max_new_tokens for row in context.rows)

@@ -71,13 +71,14 @@ class ChannelGroup:
         readers: names of the linear layers that read them.
         sources: which written channel each input channel of the readers carries, ``[in_features]`` int64. Query heads
             that share a value head carry the same ones.
-        scale: multiplies the written channels by factors ``[written]`` of the model's dtype, in this copy of the model
-            only: tensors are replaced, not changed. Powers of two lose nothing.
+        scale: multiplies the written channels by factors ``[written]``, in this copy of the model only: tensors are
+            replaced, not changed. Returns the factors that were applied, ``[written]``: those of a norm are what its
+            dtype can hold.
     """
 
     readers: tuple[str, ...]
     sources: Tensor
-    scale: Callable[[Tensor], None]
+    scale: Callable[[Tensor], Tensor]
 
 
 class LanguageModel(Protocol):
@@ -126,10 +127,12 @@ class LanguageModel(Protocol):
         """Return a model over the same tensors that lacks these decoder layers, numbered from 0."""
         ...
 
-    def layer_states(self, token_ids: Tensor) -> Sequence[Tensor]:
+    def layer_states(self, token_ids: Tensor, given: Sequence[Tensor] | None = None) -> Sequence[Tensor]:
         """Return the hidden states before every decoder layer and after the last, of whole texts ``[batch, tokens]``.
 
-        Each is ``[batch, tokens, hidden]``; there are ``num_layers + 1`` of them.
+        With ``given``, one input for each layer, a layer reads that instead of what the layer before it wrote, and the
+        states after the first are what the layers wrote. Each is ``[batch, tokens, hidden]``; there are
+        ``num_layers + 1`` of them.
         """
         ...
 
@@ -160,6 +163,10 @@ class TextCodec(Protocol):
 
     def encode_part(self, text: str) -> list[int]:
         """Return the ids of a piece of a text: no special token is put before or behind it."""
+        ...
+
+    def conversation_start(self) -> list[int]:
+        """Return the ids that stand before a user's first word in the chat template; none without a template."""
         ...
 
 

@@ -34,8 +34,9 @@ def own_texts(
     streams = Streams([(0, "calibration", number) for number in range(texts)])
     laws = torch.ones((texts, model.vocab_size))
     session = Session(model, texts, tokens)
-    found = [list(prefix) for _ in range(texts)]
-    for place in range(len(prefix), min(tokens, model.max_length or tokens)):
+    length = min(tokens, model.max_length or tokens)
+    found = [list(prefix[:length]) for _ in range(texts)]
+    for place in range(len(prefix), length):
         if place:
             laws = session.forward(found, Draft.empty(texts))[:, 0].double().softmax(dim=-1)
         keys = streams.target(torch.full((texts, 1), place))[:, 0]

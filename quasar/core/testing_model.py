@@ -89,14 +89,15 @@ class TinyModel:
         return twin
 
     @torch.inference_mode()
-    def layer_states(self, token_ids: Tensor) -> list[Tensor]:
+    def layer_states(self, token_ids: Tensor, given: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Return the hidden states round every layer; see ``LanguageModel.layer_states``."""
         length = token_ids.shape[1]
         weights = torch.ones((length, length), dtype=self.dtype).tril()
         weights /= weights.sum(dim=-1, keepdim=True)
         states = [self._embed(token_ids, torch.arange(length).expand_as(token_ids))]
-        for mix in self._mixes():
-            states.append(states[-1] + mix(torch.cat([states[-1], weights @ states[-1]], dim=-1)).tanh())
+        for number, mix in enumerate(self._mixes()):
+            hidden = states[-1] if given is None else given[number]
+            states.append(hidden + mix(torch.cat([hidden, weights @ hidden], dim=-1)).tanh())
         return states
 
     def sharing_copy(self) -> TinyModel:
@@ -152,6 +153,10 @@ class Letters:
     def encode(self, text: str) -> list[int]:
         """Return the ids of letters; there are no special tokens."""
         return self.encode_part(text)
+
+    def conversation_start(self) -> list[int]:
+        """Return nothing: there is no chat template."""
+        return []
 
     def encode_part(self, text: str) -> list[int]:
         """Return the ids of letters; others are left out."""

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from quasar.core.backend_choice import choose_backend
-from quasar.core.backends import STOCK, Built
+from quasar.core.backend_choice import choose_backend, full_precision
+from quasar.core.backends import Built
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
 
@@ -33,14 +33,8 @@ class Full(ModelVerifier):
 
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return the target model on the backend that was asked for, made once for all arms with these options."""
-        dtype = self.config.dtype
-        backend = choose_backend(models, dtype, self.config.backend)
-        if backend is None:
-            self._built = Built(models.target(dtype), STOCK)
-        else:
-            self._built = models.derived(
-                f"full/{backend.name}/{dtype}", lambda: backend.build(models.target(dtype).sharing_copy(), "full")
-            )
+        backend = choose_backend(models, self.config.dtype, self.config.backend)
+        self._built = full_precision(models, self.config.dtype, backend)
         return self._built.model
 
     def reference(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -11,8 +11,9 @@ from quasar.core.backends import STOCK, Built
 from quasar.core.errors import ConfigError
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
-from quasar.verifiers.quantization.convert import available_backends, convert
+from quasar.verifiers.quantization.convert import available_backends, convert, matching_layers
 from quasar.verifiers.quantization.convert import choose_backend as choose_layer_backend
+from quasar.verifiers.quantization.smoothed import smoothed_copy
 
 
 class Int8(ModelVerifier):
@@ -21,7 +22,8 @@ class Int8(ModelVerifier):
     One quantised model does prefill, draft-less steps and verification, as in the paper's released code. The copy
     shares every tensor that is not quantised with the full-precision model, and changes none of them.
 
-    Source: the paper Quasar; per-token dynamic activations as in ZeroQuant, arXiv 2206.01861.
+    Source: the paper Quasar; per-token dynamic activations as in ZeroQuant, arXiv 2206.01861; smoothing as in
+    SmoothQuant, arXiv 2211.10438.
     """
 
     name = "int8"
@@ -39,24 +41,45 @@ class Int8(ModelVerifier):
             "auto", description="What everything beside the quantised layers computes in; auto is the checkpoint's."
         )
         quantize_lm_head: bool = Field(False, description="Quantise the output projection too.")
+        keep: tuple[str, ...] = Field(
+            (), description="Layers that stay in full precision, by name or pattern, e.g. '*.down_proj'."
+        )
+        smooth_alpha: float | None = Field(
+            None,
+            ge=0,
+            le=1,
+            description="SmoothQuant's alpha: how much of the outliers moves from activations into weights; 0 turns "
+            "smoothing off. By default each input gets the best of seven, found once and kept in QUASAR_HOME.",
+        )
+        compiled: bool = Field(
+            False, description="Compile the layers of backend 'torchao', without which they are slow; meant for CUDA."
+        )
+        calibration: str | None = Field(
+            None, description="A file of plain text to smooth by; the default is text that the model samples itself."
+        )
 
     _built: Built
+    _smoothing: str
 
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return a quantised copy of the target, made once for all arms with these options."""
-        dtype, head, wanted = self.config.dtype, self.config.quantize_lm_head, self.config.backend
+        options = self.config
+        dtype, wanted = options.dtype, options.backend
         whole = None if wanted in available_backends() else choose_backend(models, dtype, wanted)
         target = models.target(dtype)
         name = choose_layer_backend("auto" if wanted == STOCK else wanted, target) if whole is None else whole.name
+        keep = matching_layers(target, options.keep)
 
-        def make() -> Built:
-            model = target.sharing_copy()
+        def make() -> tuple[Built, str]:
+            smoothed = smoothed_copy(models, dtype, whole, options.smooth_alpha, options.calibration)
+            how: Any = {"quantize_lm_head": options.quantize_lm_head, "keep": keep}
             if whole is not None:
-                return whole.build(model, "int8", quantize_lm_head=head)
-            report = convert(model, name, quantize_lm_head=head)
-            return Built(model, report.backend, report.converted, report.skipped)
+                return whole.build(smoothed.model, "int8", **how), smoothed.how
+            report = convert(smoothed.model, name, compiled=options.compiled, **how)
+            return Built(smoothed.model, report.backend, report.converted, report.skipped), smoothed.how
 
-        self._built = models.derived(f"int8/{name}/{dtype}/{head}", make)
+        key = f"int8/{name}/{options.model_dump_json(exclude={'backend'})}"
+        self._built, self._smoothing = models.derived(key, make)
         return self._built.model
 
     def reference(self) -> str:
@@ -65,19 +88,28 @@ class Int8(ModelVerifier):
         Raises:
             ConfigError: the backend cannot be used here, which is known before a weight is read.
         """
-        wanted = self.config.backend
-        if wanted == "auto":
-            return "the model in W8A8 int8"
+        wanted, options = self.config.backend, self.config
+        if options.compiled and wanted != "torchao":
+            raise ConfigError(f"verifier 'int8': 'compiled' is for backend 'torchao', not for '{wanted}'.")
+        if options.calibration is not None and options.smooth_alpha == 0:
+            raise ConfigError("verifier 'int8': smooth_alpha 0 leaves nothing to calibrate; leave 'calibration' out.")
         if wanted == "fbgemm" and self.config.dtype == "float64":
             raise ConfigError("verifier 'int8': backend 'fbgemm' computes in float32; for float64 take 'reference'.")
         if wanted in available_backends():
             choose_layer_backend(wanted)
-        return f"the model in W8A8 int8 ({wanted} backend)"
+        told = [] if wanted == "auto" else [f"{wanted} backend"]
+        told += ["not smoothed"] if options.smooth_alpha == 0 else []
+        told += [f"smooth_alpha {options.smooth_alpha:g}"] if options.smooth_alpha else []
+        told += [f"smoothed by {options.calibration}"] if options.calibration else []
+        told += [f"{', '.join(options.keep)} in full precision"] if options.keep else []
+        return "the model in W8A8 int8" + (f" ({'; '.join(told)})" if told else "")
 
     def describe(self) -> dict[str, object]:
         """Backend and what was converted, beside what every model verifier says."""
         return {
             "backend": self._built.backend,
+            "smoothing": self._smoothing,
+            "compiled": self.config.compiled,
             "converted_layers": len(self._built.converted),
             "skipped_layers": list(self._built.skipped),
             **super().describe(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -118,9 +118,9 @@ class HFModel:
         pruning.drop_layers(module, dropped)
         return HFModel(module, self.name)
 
-    def layer_states(self, token_ids: Tensor) -> list[Tensor]:
+    def layer_states(self, token_ids: Tensor, given: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Return the hidden states round every decoder layer; see ``LanguageModel.layer_states``."""
-        return pruning.layer_states(self.module, token_ids)
+        return pruning.layer_states(self.module, token_ids, given)
 
     def linear_layers(self) -> Iterator[LinearLayer]:
         """Iterate over the matrix products of the decoder and its head."""

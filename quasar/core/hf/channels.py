@@ -38,31 +38,36 @@ def read_channel_groups(module: Any) -> list[ChannelGroup]:
         written = torch.arange(attention.v_proj.weight.shape[0]).view(-1, 1, head_dim)  # [kv_heads, 1, head_dim]
         for names, scale, sources in (
             (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), _norm(layer.input_layernorm, gemma), hidden),
-            (("self_attn.o_proj",), _rows(attention.v_proj), written.expand(-1, shared, -1).reshape(-1)),
+            (("self_attn.o_proj",), _rows(attention, "v_proj"), written.expand(-1, shared, -1).reshape(-1)),
             (("mlp.gate_proj", "mlp.up_proj"), _norm(mlp_norm, gemma), hidden),
-            (("mlp.down_proj",), _rows(mlp.up_proj), torch.arange(mlp.up_proj.weight.shape[0])),
+            (("mlp.down_proj",), _rows(mlp, "up_proj"), torch.arange(mlp.up_proj.weight.shape[0])),
         ):
             groups.append(ChannelGroup(tuple(f"{path}.{name}" for name in names), sources, scale))
     return groups
 
 
-def _norm(norm: Any, gemma: bool) -> Callable[[Tensor], None]:
-    def scale(factors: Tensor) -> None:
-        weight = norm.weight.detach()
-        if gemma:  # its forward adds 1 in float32, so a float32 weight is welcome there and loses nothing
-            wide = torch.promote_types(weight.dtype, torch.float32)
-            weight = (weight.to(wide) + 1) * factors.to(wide) - 1
-        else:
-            weight = weight * factors
-        norm.weight = nn.Parameter(weight, requires_grad=False)
+def _norm(norm: Any, gemma: bool) -> Callable[[Tensor], Tensor]:
+    def scale(factors: Tensor) -> Tensor:
+        weight, added = norm.weight.detach(), float(gemma)
+        before = (
+            weight.double() + added
+        )  # Gemma multiplies by 1 + weight, in float32: such a weight loses nothing there
+        kept = torch.promote_types(weight.dtype, torch.float32) if gemma else weight.dtype
+        new = (before * factors.double() - added).to(kept)
+        norm.weight = nn.Parameter(new, requires_grad=False)
+        return torch.where(before == 0, 1.0, (new.double() + added) / before)
 
     return scale
 
 
-def _rows(linear: Any) -> Callable[[Tensor], None]:
-    def scale(factors: Tensor) -> None:
-        linear.weight = nn.Parameter(linear.weight.detach() * factors[:, None], requires_grad=False)
-        if linear.bias is not None:
-            linear.bias = nn.Parameter(linear.bias.detach() * factors, requires_grad=False)
+def _rows(parent: Any, name: str) -> Callable[[Tensor], Tensor]:
+    def scale(factors: Tensor) -> Tensor:
+        linear = getattr(parent, name)  # looked up now: as a reader of another group it may have been replaced
+        for part in ("weight", "bias"):
+            tensor = getattr(linear, part)
+            if tensor is not None:
+                scaled = tensor.detach().double() * factors.double().view(-1, *[1] * (tensor.ndim - 1))
+                setattr(linear, part, nn.Parameter(scaled.to(tensor.dtype), requires_grad=False))
+        return factors.double()
 
     return scale

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -39,12 +39,13 @@ def drop_layers(module: PreTrainedModel, dropped: Collection[int]) -> None:
 
 
 @torch.inference_mode()
-def layer_states(module: PreTrainedModel, token_ids: Tensor) -> list[Tensor]:
+def layer_states(module: PreTrainedModel, token_ids: Tensor, given: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Return the hidden states before every decoder layer and after the last one, the final norm not yet applied.
 
     Args:
         module: the model.
         token_ids: whole texts, ``[batch, tokens]`` int64.
+        given: what each layer reads, instead of what the layer before it wrote.
 
     Returns:
         ``layers + 1`` tensors ``[batch, tokens, hidden]``.
@@ -55,14 +56,22 @@ def layer_states(module: PreTrainedModel, token_ids: Tensor) -> list[Tensor]:
     _, _, layers = _stack(module)
     states: list[Tensor] = []
 
-    def before(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        states.append(args[0] if args else named["hidden_states"])
+    def before(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        number = numbers[layer]
+        hidden = args[0] if args else named["hidden_states"]
+        if given is not None:
+            hidden = given[number].to(device=hidden.device, dtype=hidden.dtype)
+            args, named = (hidden, *args[1:]), {key: each for key, each in named.items() if key != "hidden_states"}
+        if number == 0:
+            states.append(hidden)
+        return args, named
 
     def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         states.append(output[0] if isinstance(output, tuple) else output)
 
+    numbers = {layer: number for number, layer in enumerate(layers)}
     hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in layers]
-    hooks.append(layers[-1].register_forward_hook(after))
+    hooks += [layer.register_forward_hook(after) for layer in layers]
     try:
         module(input_ids=token_ids.to(module.device), use_cache=False, logits_to_keep=1)
     finally:

@@ -41,6 +41,14 @@ class Tokenizer:
         text = self._inner.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return list(self._inner(text, add_special_tokens=False)["input_ids"])
 
+    def conversation_start(self) -> list[int]:
+        """Return the ids that stand before a user's first word in the chat template; none without a template."""
+        if not self.has_chat_template:
+            return []
+        word = "quasar"
+        text: str = self._inner.apply_chat_template([{"role": "user", "content": word}], tokenize=False)
+        return self.encode_part(text.partition(word)[0])
+
     def encode_part(self, text: str) -> list[int]:
         """Return the ids of a piece of a text: no special token is put before or behind it."""
         return list(self._inner(text, add_special_tokens=False)["input_ids"])

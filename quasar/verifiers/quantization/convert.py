@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from quasar.core.errors import ConfigError, did_you_mean
-from quasar.core.models import LanguageModel, LinearLayer
+from quasar.core.models import LanguageModel
 from quasar.verifiers.quantization.fbgemm import FbgemmLinear
 from quasar.verifiers.quantization.reference import ReferenceLinear
 from quasar.verifiers.quantization.scheme import NotQuantizedError, QuantizedLinear
@@ -76,15 +78,14 @@ def _unsuitable(weight: Tensor) -> str | None:
     return None if bool(weight.isfinite().all()) else "weight is not finite"
 
 
-def _quantized(layer: LinearLayer, backend: type[QuantizedLinear]) -> QuantizedLinear:
-    """Return the int8 layer for ``layer``; ``NotQuantizedError`` says why there is none."""
-    reason = _unsuitable(layer.weight)
-    if reason is not None:
-        raise NotQuantizedError(reason)
-    return backend(layer.weight, layer.bias)
-
-
-def convert(model: LanguageModel, backend: str, *, quantize_lm_head: bool = False) -> ConversionReport:
+def convert(
+    model: LanguageModel,
+    backend: str,
+    *,
+    quantize_lm_head: bool = False,
+    keep: Collection[str] = (),
+    compiled: bool = False,
+) -> ConversionReport:
     """Replace the linear layers of ``model`` by W8A8 layers.
 
     No weight is changed: a head that is tied to the embedding gets integers of its own, and the embedding stays.
@@ -94,11 +95,65 @@ def convert(model: LanguageModel, backend: str, *, quantize_lm_head: bool = Fals
         backend: a backend's name, or ``auto``.
         quantize_lm_head: the projection to the vocabulary too. It decides between near-equal tokens, so it is left
             in full precision unless asked.
+        keep: names of layers that stay in full precision.
+        compiled: hand every new layer to ``torch.compile``, for any number of rows; it happens at the first forward.
 
     Raises:
         ConfigError: the backend cannot be used for this model, or not one layer was quantised.
     """
     chosen = choose_backend(backend, model)
+
+    def make(weight: Tensor, bias: Tensor | None) -> QuantizedLinear:
+        layer = _BACKENDS[chosen](weight, bias)
+        if compiled:
+            layer.compile(dynamic=True)
+        return layer
+
+    return replace_layers(model, make, chosen, "int8", quantize_lm_head=quantize_lm_head, keep=keep)
+
+
+def matching_layers(model: LanguageModel, patterns: Sequence[str]) -> frozenset[str]:
+    """Return the names of the linear layers that match.
+
+    Args:
+        model: whose layers.
+        patterns: names, in which ``*`` stands for anything.
+
+    Raises:
+        ConfigError: a pattern matches none.
+    """
+    names = [layer.name for layer in model.linear_layers()]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise ConfigError(
+                f"verifier.keep: no linear layer of '{model.name}' matches '{pattern}'; there are for example "
+                f"{', '.join(names[:3])}."
+            )
+    return frozenset(name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def replace_layers(
+    model: LanguageModel,
+    make: Callable[[Tensor, Tensor | None], QuantizedLinear],
+    backend: str,
+    precision: str,
+    *,
+    quantize_lm_head: bool = False,
+    keep: Collection[str] = (),
+) -> ConversionReport:
+    """Replace linear layers by what ``make`` returns for their weight and bias; otherwise as ``convert``.
+
+    Args:
+        model: see ``convert``.
+        make: may raise ``NotQuantizedError``.
+        backend: what reports and errors call it.
+        precision: the same.
+        quantize_lm_head: see ``convert``.
+        keep: see ``convert``.
+
+    Raises:
+        ConfigError: not one layer was quantised.
+    """
     converted: list[str] = []
     skipped: dict[str, str] = {}
     weight_bytes = 0
@@ -106,8 +161,13 @@ def convert(model: LanguageModel, backend: str, *, quantize_lm_head: bool = Fals
         if layer.is_head and not quantize_lm_head:
             skipped[layer.name] = "head"
             continue
+        if layer.name in keep:
+            skipped[layer.name] = "kept"
+            continue
         try:
-            module = _quantized(layer, _BACKENDS[chosen])
+            if reason := _unsuitable(layer.weight):
+                raise NotQuantizedError(reason)
+            module = make(layer.weight, layer.bias)
         except NotQuantizedError as error:
             skipped[layer.name] = str(error)
             continue
@@ -117,8 +177,8 @@ def convert(model: LanguageModel, backend: str, *, quantize_lm_head: bool = Fals
     if not converted:
         seen = ", ".join(f"{count} × {reason}" for reason, count in Counter(skipped.values()).items())
         raise ConfigError(
-            f"0 of {len(skipped)} layers quantised in {model.name} by '{chosen}' (seen: {seen or 'no linear layer'}): "
-            "nothing to verify in int8."
+            f"0 of {len(skipped)} layers quantised in {model.name} by '{backend}' (seen: {seen or 'no linear layer'}): "
+            f"nothing to verify in {precision}."
         )
     reasons = tuple(f"{name}: {reason}" for name, reason in skipped.items())
-    return ConversionReport(chosen, tuple(converted), reasons, weight_bytes)
+    return ConversionReport(backend, tuple(converted), reasons, weight_bytes)

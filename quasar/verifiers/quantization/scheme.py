@@ -1,4 +1,4 @@
-"""The module that every int8 backend for single layers implements."""
+"""The module that every backend for single quantised layers implements."""
 
 from __future__ import annotations
 

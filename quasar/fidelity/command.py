@@ -1,0 +1,181 @@
+"""``quasar fidelity``: load two verifiers of one model, compare their laws on the reference's own text, and report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from quasar.compare.data import Question, load_questions
+from quasar.compare.environment import environment
+from quasar.compare.runner import Conversations
+from quasar.core.composition import compose
+from quasar.core.config import PipelineSpec, parse_yaml, validate
+from quasar.core.errors import CapacityError, ConfigError
+from quasar.core.load import choose_device
+from quasar.core.pipeline import Pipeline
+from quasar.core.plugins import load_registry
+from quasar.core.sampling import SamplingParams
+from quasar.fidelity.measure import Continuation, differences, layer_errors, summary, teacher_forced
+from quasar.fidelity.report import table
+
+SCHEMA_VERSION = 1
+
+_TOGETHER = 8
+"""Prompts that the reference continues as one batch."""
+
+Prompts = Sequence[tuple[str, list[int]]]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure as the command line asks, and print a table or JSON.
+
+    Raises:
+        QuasarError: in one line.
+    """
+    from quasar.core.hf import loading
+
+    if arguments.max_new_tokens < 1:
+        raise ConfigError(f"--max-new-tokens: must be at least 1, got {arguments.max_new_tokens}.")
+    registry = load_registry([Path(file) for file in arguments.plugin])
+    parts = {
+        flag: compose(
+            validate(PipelineSpec, {"drafter": "none", "verifier": parse_yaml(getattr(arguments, flag), f"--{flag}")},
+                     f"--{flag}"),
+            registry, SamplingParams(), f"--{flag}",
+        )
+        for flag in ("reference", "verifier")
+    }  # fmt: skip
+    questions = choose_questions(arguments.data, arguments.limit)
+    source = loading.find_model(arguments.model, registry.model(arguments.model), arguments.quiet)
+    tokenizer = loading.load_tokenizer(source)
+    prompts = _prompts(questions, Conversations(tokenizer, "off" if arguments.no_chat else "auto"))
+    _check_lengths(prompts, arguments.max_new_tokens, source)
+    models = loading.LoadedModels(source, choose_device(arguments.device), registry)
+    eos_ids = loading.eos_token_ids(source, tokenizer)
+    reference, other = (Pipeline(parts[flag], models, tokenizer, eos_ids) for flag in ("reference", "verifier"))
+    found = fidelity(
+        reference, other, prompts, max_new_tokens=arguments.max_new_tokens, layers=arguments.layers,
+        quiet=arguments.quiet,
+    )  # fmt: skip
+    found |= {"model": arguments.model, "data": list(arguments.data), "environment": environment(models.device)}
+    print(json.dumps(found, indent=2) if arguments.json else table(found))
+
+
+def choose_questions(sources: Sequence[str], limit: int | None) -> list[tuple[str, Question]]:
+    """Return prompts with their tasks: the file's own, or the name of the file where there are several.
+
+    Args:
+        sources: ``bundled`` or files.
+        limit: prompts of each task, evenly spread over it, so that a file sorted by kind is not seen from one side.
+
+    Raises:
+        ConfigError: a file is wrong, or the limit.
+    """
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit: must be at least 1, got {limit}.")
+    tasks: dict[str, list[Question]] = {}
+    for source in sources:
+        for question in load_questions(source):
+            tasks.setdefault(question.task if len(sources) == 1 else Path(source).stem, []).append(question)
+    return [
+        (task, questions[number * len(questions) // count])
+        for task, questions in tasks.items()
+        for count in [min(limit or len(questions), len(questions))]
+        for number in range(count)
+    ]
+
+
+def _prompts(questions: Sequence[tuple[str, Question]], conversations: Conversations) -> Prompts:
+    """Return the first turns as ids."""
+    return [(task, conversations.ids(question, [])) for task, question in questions]
+
+
+def _check_lengths(prompts: Prompts, new: int, source: Any) -> None:
+    longest = max(len(ids) for _, ids in prompts)
+    if source.max_length is not None and longest + new > source.max_length:
+        raise CapacityError(
+            f"--data: the longest prompt has {longest} tokens, and with --max-new-tokens {new} that is more than the "
+            f"{source.max_length} that model '{source.name}' holds; ask for fewer, or leave long prompts out."
+        )
+
+
+def fidelity(
+    reference: Pipeline,
+    other: Pipeline,
+    prompts: Prompts,
+    *,
+    max_new_tokens: int = 64,
+    layers: bool = False,
+    quiet: bool = True,
+) -> dict[str, Any]:
+    """Compare two pipelines' verifiers, teacher-forced on greedy continuations by the reference.
+
+    Args:
+        reference: continues the prompts, and gives the laws that the other's are measured against.
+        other: is measured.
+        prompts: task and ids of each.
+        max_new_tokens: longest continuation; it ends at an end of text too.
+        layers: add the error of every decoder layer, on the first prompt of each task.
+        quiet: no progress on standard error.
+
+    Returns:
+        What ``--json`` prints: the measures of ``measure.summary``, the same per task under ``tasks``.
+
+    Raises:
+        ConfigError: a verifier does not run a language model of ours.
+        UnsupportedModelError: ``layers`` for a model whose layers are not a plain stack.
+    """
+    models = [_model(pipeline) for pipeline in (reference, other)]
+    with tqdm(desc="prompts continued", total=len(prompts), disable=quiet, file=sys.stderr) as bar:
+        texts = _continue(reference, prompts, max_new_tokens, bar.update)
+    tasks: dict[str, list[Mapping[str, Any]]] = {}
+    for text in tqdm(texts, desc="prompts compared", disable=quiet, file=sys.stderr):
+        laws = [teacher_forced(model, text) for model in models]
+        tasks.setdefault(text.task, []).append(differences(laws[0], laws[1]))
+    found: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "verifier": _described(other),
+        "reference": _described(reference),
+        **summary([each for prompts in tasks.values() for each in prompts]),
+        "tasks": {task: summary(prompts) for task, prompts in tasks.items()},
+    }
+    if layers:
+        first = {text.task: text for text in reversed(texts)}
+        each = [layer_errors(models[0], models[1], text) for text in first.values()]
+        found["layers"] = [sum(column) / len(column) for column in zip(*each, strict=True)]
+    return found
+
+
+def _model(pipeline: Pipeline) -> Any:
+    verifier = pipeline.composition.verifier
+    model = getattr(verifier, "model", None)
+    if model is None:
+        raise ConfigError(f"fidelity: verifier '{verifier.name}' has no language model to compare; name one that has.")
+    return model
+
+
+def _described(pipeline: Pipeline) -> dict[str, Any]:
+    verifier = pipeline.composition.verifier
+    return {**verifier.resolved(), **verifier.describe(), "judges_by": verifier.reference()}
+
+
+def _continue(pipeline: Pipeline, prompts: Prompts, new: int, progress: Any) -> list[Continuation]:
+    """Return greedy continuations, in the order of the prompts."""
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=new)
+    texts = []
+    for start in range(0, len(prompts), _TOGETHER):
+        part = prompts[start : start + _TOGETHER]
+        names = [str(number) for number in range(start, start + len(part))]
+        done = pipeline.run(pipeline.requests([ids for _, ids in part], sampling, names))
+        texts += [
+            Continuation(task, tuple(ids), tuple(each.token_ids))
+            for (task, ids), each in zip(part, done, strict=True)
+        ]  # fmt: skip
+        progress(len(part))
+    return texts

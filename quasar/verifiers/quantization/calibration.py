@@ -1,0 +1,127 @@
+"""What the inputs of linear layers look like, on text that the model samples from itself or that a user names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from quasar.core.errors import ConfigError
+from quasar.core.home import quasar_home
+from quasar.core.models import LanguageModel, LinearLayer, TextCodec
+from quasar.core.own_texts import own_texts
+from quasar.core.session import Session
+from quasar.core.types import Draft
+
+TEXTS, TOKENS = 8, 128
+"""Size of the text that a model samples from itself."""
+
+_LONGEST = 512
+"""Tokens of a user's text that are run at once."""
+
+_ROWS = 512
+"""Input rows kept for each layer, evenly spread over the text."""
+
+
+def sample_texts(model: LanguageModel, codec: TextCodec, on_token: Callable[[], object]) -> list[list[int]]:
+    """Return conversations that the model writes alone, both sides, from what precedes a user's first word.
+
+    No data file is read and nothing is downloaded, so that no benchmark can leak in. A model without a chat template
+    begins with tokens drawn from its whole vocabulary.
+
+    Source: Magpie, Xu et al., arXiv 2406.08464, section 2, with the answer not asked for apart.
+    """
+    return own_texts(model, TEXTS, TOKENS, codec.conversation_start(), on_token)
+
+
+def read_texts(file: str, model: LanguageModel, codec: TextCodec) -> list[list[int]]:
+    """Return a user's plain text as ids, cut into pieces that are run one by one.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no text.
+    """
+    try:
+        ids = codec.encode(Path(file).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(
+            f"verifier.calibration: cannot read '{file}' ({reason}); name a file of plain text."
+        ) from error
+    if not ids:
+        raise ConfigError(f"verifier.calibration: '{file}' holds no text; leave the key out to calibrate without one.")
+    longest = min(_LONGEST, model.max_length or _LONGEST)
+    return [ids[start : start + longest] for start in range(0, len(ids), longest)]
+
+
+class _Observed(nn.Module):
+    """A linear layer that keeps every ``stride``-th row of its input."""
+
+    def __init__(self, layer: LinearLayer, rows: list[Tensor], stride: int) -> None:
+        super().__init__()
+        self._layer, self._rows, self._stride = layer, rows, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._rows.append(x.flatten(0, -2)[:: self._stride].clone())
+        return functional.linear(x, self._layer.weight, self._layer.bias)
+
+
+def input_rows(model: LanguageModel, names: Sequence[str], texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Return what linear layers read while the model reads texts.
+
+    Args:
+        model: the full-precision model, which stays as it is.
+        names: layers to observe.
+        texts: ids.
+
+    Returns:
+        Rows by name of the layer, ``[rows, in_features]`` in the model's dtype; 512 of them at the most.
+    """
+    stride = max(1, sum(map(len, texts)) // _ROWS)
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    observed = model.sharing_copy()
+    for layer in list(observed.linear_layers()):
+        if layer.name in found:
+            layer.replace(_Observed(layer, found[layer.name], stride))
+    for text in texts:
+        Session(observed, 1, len(text)).forward([text], Draft.empty(1))
+    return {name: torch.cat(rows)[:_ROWS] for name, rows in found.items()}
+
+
+def fingerprint(model: LanguageModel) -> str:
+    """Return a short text that differs between models with different weights, from some values of every layer."""
+    digest = hashlib.blake2b(f"{model.name} {model.dtype}".encode(), digest_size=12)
+    for layer in model.linear_layers():
+        values = layer.weight.reshape(-1)
+        digest.update(f"{layer.name} {tuple(layer.weight.shape)}".encode())
+        digest.update(values[:: max(1, len(values) // 256)].double().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def remembered(key: str) -> dict[str, list[int]] | None:
+    """Return what ``remember`` kept under ``key``; ``None`` if there is nothing, or it is damaged."""
+    try:
+        found: dict[str, list[int]] = json.loads(_file(key).read_text())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def remember(key: str, found: Mapping[str, Sequence[int]]) -> None:
+    """Keep whole numbers by name in ``calibration`` in ``QUASAR_HOME``, as one JSON file."""
+    file = _file(key)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(".part")
+        temporary.write_text(json.dumps({name: list(values) for name, values in found.items()}) + "\n")
+        temporary.replace(file)
+    except OSError:  # a home that cannot be written costs a calibration the next time, nothing more
+        return
+
+
+def _file(key: str) -> Path:
+    return quasar_home() / "calibration" / f"{key}.json"

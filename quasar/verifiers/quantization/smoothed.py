@@ -1,0 +1,83 @@
+"""A smoothed copy of the target model: calibrated once, and remembered beside the models."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from quasar.core.backend_choice import full_precision
+from quasar.core.backends import Backend
+from quasar.core.errors import UnsupportedModelError
+from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.progress import progress_bar
+from quasar.verifiers.quantization import calibration
+from quasar.verifiers.quantization.smoothing import choose_factors, fold
+
+_VERSION = 2
+"""Part of the key on disk; raise it when the same model and text would give other factors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Smoothed:
+    """A copy whose norms and linear layers may have been scaled.
+
+    Attributes:
+        model: a ``sharing_copy``.
+        how: what was done, in words for reports.
+    """
+
+    model: LanguageModel
+    how: str
+
+
+def smoothed_copy(
+    models: ModelProvider, dtype: str, backend: type[Backend] | None, alpha: float | None, file: str | None
+) -> Smoothed:
+    """Return a copy of the target with SmoothQuant's factors folded in; the target stays as it is.
+
+    Args:
+        models: hands out the target and its tokenizer.
+        dtype: of the target.
+        backend: what samples the calibration text; ``None`` for torch.
+        alpha: the paper's alpha, 0 for no smoothing at all, ``None`` for the best one for each input.
+        file: plain text to calibrate on instead of text that the model samples.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no text.
+    """
+    target = models.target(dtype)
+    copy = target.sharing_copy()
+    if alpha == 0:
+        return Smoothed(copy, "none")
+    try:
+        copy.channel_groups()
+    except UnsupportedModelError as error:
+        return Smoothed(copy, f"none ({str(error).rstrip('.')})")
+    texts = "own text" if file is None else f"text of {file}"
+    key = f"smoothing/{dtype}/{backend and backend.name}/{alpha}/{file}"
+    fold(copy, models.derived(key, lambda: _factors(models, dtype, backend, alpha, file)))
+    return Smoothed(copy, f"SmoothQuant, {'alpha by search' if alpha is None else f'alpha {alpha:g}'}, {texts}")
+
+
+def _factors(
+    models: ModelProvider, dtype: str, backend: type[Backend] | None, alpha: float | None, file: str | None
+) -> dict[str, list[int]]:
+    """Return factors from the disk, or by calibration."""
+    target, codec = models.target(dtype), models.tokenizer()
+    given = None if file is None else calibration.read_texts(file, target, codec)
+    texts = (backend and backend.name, calibration.TEXTS, calibration.TOKENS) if given is None else given
+    words = f"{_VERSION} {calibration.fingerprint(target)} {alpha} {texts}"
+    key = hashlib.blake2b(words.encode(), digest_size=12).hexdigest()
+    found = calibration.remembered(key)
+    if found is not None:
+        return found
+    copy = target.sharing_copy()
+    groups = copy.channel_groups()
+    with progress_bar(f"calibrating {target.name}", calibration.TOKENS + len(groups)) as bar:
+        if given is None:
+            sampler = full_precision(models, dtype, backend).model
+            given = calibration.sample_texts(sampler, codec, bar.update)
+        rows = calibration.input_rows(target, [group.readers[0] for group in groups], given)
+        found = choose_factors(copy, rows, alpha, bar.update)
+    calibration.remember(key, found)
+    return found
