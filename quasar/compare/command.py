@@ -106,7 +106,12 @@ def _finish(
     classify(different, run, folder.samples, pipelines, conversations)
     parts = {name: pipeline.composition for name, pipeline in pipelines.items()}
     descriptions = {
-        name: {**each.verifier.describe(), "drafter": each.drafter.describe()} for name, each in parts.items()
+        name: {
+            **each.verifier.describe(),
+            "drafter": each.drafter.describe(),
+            "arm_weight_bytes": sum((each.verifier.storages() | each.drafter.storages()).values()),
+        }
+        for name, each in parts.items()
     }
     found = results(run, folder.samples, descriptions, different, where)
     folder.write_results(found, reporting.report(found))

@@ -30,6 +30,15 @@ class DataConfig(BaseModel):
     limit: int | None = Field(None, ge=1, description="The first N prompts of each task; all if left out.")
 
 
+class Published(BaseModel):
+    """Figures of a paper for an arm, shown beside ours."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    speedup: float = Field(gt=0, description="Over plain decoding in full precision.")
+    acceptance_length: float = Field(gt=0, description="Tokens a verifier forward.")
+
+
 class RunConfig(BaseModel):
     """A comparison as written in YAML."""
 
@@ -45,6 +54,7 @@ class RunConfig(BaseModel):
     ignore_eos: bool = Field(False, description="Run every answer to max_new_tokens.")
     device: str = Field("auto", description="'auto', 'cpu' or 'cuda'.")
     plugins: tuple[str, ...] = Field((), description="Python files with hooks, relative to this file.")
+    published: dict[str, Published] = Field({}, description="Published figures by arm, shown beside ours.")
 
     @field_validator("pipelines", mode="before")
     @classmethod
@@ -166,6 +176,8 @@ def load_run(
     registry = load_registry([_resolve(name, base) for name in config.plugins])
     arms, added = _arms(config, registry, where)
     baseline = _baseline(config, arms, where)
+    for name in config.published.keys() - config.pipelines.keys():
+        raise ConfigError(f"{where}: published: no arm '{name}'.{did_you_mean(name, config.pipelines)}")
     chosen = config.data.model_copy(
         update={key: value for key, value in (("limit", limit), ("source", source)) if value is not None}
     )

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quasar.compare.environment import is_busy
+from quasar.compare.report_sections import levels, policies, published
 from quasar.compare.results import OVERALL
+from quasar.compare.tables import arm_name, grid, number, share
 
 _DEFINITIONS = """\
 - `tok/s`: tokens committed in decode ÷ seconds of decode; prefill and the token that it yields are left out.
@@ -22,36 +24,24 @@ _DEFINITIONS = """\
 Column = tuple[str, Callable[[Mapping[str, Any]], str]]
 
 
-def _number(value: float | None, form: str = ".2f") -> str:
-    return "n/a" if value is None else format(value, form)
-
-
-def _share(value: float | None) -> str:
-    return "n/a" if value is None else f"{100 * value:.0f} %"
-
-
 def _interval(entry: Mapping[str, Any]) -> str:
     low_high = entry["speedup_ci95"]
-    shown = _number(entry["speedup"])
+    shown = number(entry["speedup"])
     return shown if low_high is None else f"{shown} [{low_high[0]:.2f}, {low_high[1]:.2f}]"
 
 
-def _name(entry: Mapping[str, Any]) -> str:
-    return f"{entry['name']}{' (relaxed)' if entry['relaxed'] else ''}"
-
-
 _COLUMNS: tuple[Column, ...] = (
-    ("arm", _name),
-    ("tok/s", lambda e: _number(e["tokens_per_second"], ".1f")),
+    ("arm", arm_name),
+    ("tok/s", lambda e: number(e["tokens_per_second"], ".1f")),
     ("speedup", _interval),
-    ("end to end", lambda e: _number(e["speedup_end_to_end"])),
-    ("own", lambda e: _number(e["speedup_own_precision"])),
-    ("L", lambda e: _number(e["acceptance_length"])),
-    ("accept", lambda e: _share(e["acceptance_rate"])),
-    ("drafts", lambda e: _share(e["draft_rate"])),
-    ("step", lambda e: _number(e["step_cost"])),
-    ("same", lambda e: _share(e["exact_match"])),
-    ("same own", lambda e: _share(e["exact_match_own_precision"])),
+    ("end to end", lambda e: number(e["speedup_end_to_end"])),
+    ("own", lambda e: number(e["speedup_own_precision"])),
+    ("L", lambda e: number(e["acceptance_length"])),
+    ("accept", lambda e: share(e["acceptance_rate"])),
+    ("drafts", lambda e: share(e["draft_rate"])),
+    ("step", lambda e: number(e["step_cost"])),
+    ("same", lambda e: share(e["exact_match"])),
+    ("same own", lambda e: share(e["exact_match_own_precision"])),
     ("memory", lambda e: f"{e['peak_memory_bytes'] / 2**20:.0f} MiB"),
 )
 
@@ -62,25 +52,15 @@ def table(results: Mapping[str, Any]) -> str:
     tasks = list(dict.fromkeys(entry["task"] for entry in entries))
     overall = [[show(entry) for _, show in _COLUMNS] for entry in entries if entry["task"] == OVERALL]
     names = list(dict.fromkeys(entry["name"] for entry in entries))
-    cells = {(e["name"], e["task"]): f"{_number(e['speedup'])} / {_number(e['acceptance_length'])}" for e in entries}
-    shown = {e["name"]: _name(e) for e in entries}
+    cells = {(e["name"], e["task"]): f"{number(e['speedup'])} / {number(e['acceptance_length'])}" for e in entries}
+    shown = {e["name"]: arm_name(e) for e in entries}
     by_task = [[shown[name], *(cells[name, task] for task in tasks)] for name in names]
     return (
-        _grid([title for title, _ in _COLUMNS], overall)
+        grid([title for title, _ in _COLUMNS], overall)
         + f"\n\nSpeedup over '{results['baseline']}' / acceptance length, per task:\n\n"
-        + _grid(["arm", *tasks], by_task)
+        + grid(["arm", *tasks], by_task)
+        + "".join(f"\n\n{each}" for each in (levels(results), policies(results), published(results)) if each)
     )
-
-
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]  # noqa: E501  # fmt: skip
-        return f"| {' | '.join(cells)} |"
-
-    rule = [f"{'-' * width}" if i == 0 else f"{'-' * (width - 1)}:" for i, width in enumerate(widths)]
-    return "\n".join([line(head), line(rule), *map(line, rows)])
 
 
 def exactness(results: Mapping[str, Any]) -> str:
@@ -89,8 +69,7 @@ def exactness(results: Mapping[str, Any]) -> str:
     for entry in results["arms"]:
         if entry["task"] == OVERALL:
             claim = (
-                f"relaxed by acceptor '{entry['acceptor']}', exact with respect to "
-                f"{entry['exact_with_respect_to'] or 'nothing'}"
+                f"{entry['reason']}, exact with respect to {entry['exact_with_respect_to'] or 'nothing'}"
                 if entry["relaxed"]
                 else f"exact with respect to {entry['exact_with_respect_to']}"
             )
@@ -111,8 +90,8 @@ def differences(results: Mapping[str, Any]) -> str:
         return "Every arm that promises plain decoding's text gave it, token for token."
     rows = [
         [entry["arm"], str(entry["question_id"]), str(entry["turn"]), str(entry["repeat"]), str(entry["position"]),
-         " / ".join(map(str, entry["token_ids"])), _number(entry.get("top_two_gap"), ".4f"),
-         _number(entry.get("drift"), ".4f"), entry.get("kind", "n/a")]
+         " / ".join(map(str, entry["token_ids"])), number(entry.get("top_two_gap"), ".4f"),
+         number(entry.get("drift"), ".4f"), entry.get("kind", "n/a")]
         for entry in found
     ]  # fmt: skip
     head = ["arm", "question", "turn", "repeat", "position", "token / plain", "gap", "drift", "kind"]
@@ -120,7 +99,7 @@ def differences(results: Mapping[str, Any]) -> str:
         "These answers leave the text of plain decoding with the same verifier. Several rows in one forward round\n"
         "otherwise than one row alone. `gap`: between plain decoding's two largest logits there; `drift`: how far a\n"
         "logit moves there when the same output is forwarded in steps of the arm's own row counts; a near-tie is a\n"
-        "gap that the drift can close, anything else would be a fault.\n\n" + _grid(head, rows)
+        "gap that the drift can close, anything else would be a fault.\n\n" + grid(head, rows)
     )
 
 

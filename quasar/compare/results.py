@@ -7,6 +7,7 @@ from typing import Any
 
 from quasar.compare import statistics
 from quasar.compare.config import Arm, Run, plain_full
+from quasar.compare.levels import summarise_levels
 from quasar.compare.store import SCHEMA_VERSION, Key, SampleRecord
 
 OVERALL = "overall"
@@ -37,6 +38,7 @@ def results(
         "model": run.config.model,
         "baseline": run.baseline,
         "added_arms": list(run.added),
+        "published": {name: figures.model_dump() for name, figures in run.config.published.items()},
         "arms": [_entry(run, arm, task, by_arm, descriptions[arm.name]) for arm in run.arms for task in tasks],
         "differences": [dict(difference) for difference in differences],
     }
@@ -83,11 +85,14 @@ def _entry(
         ),
         "exact_with_respect_to": parts.exact_with_respect_to,
         "relaxed": parts.relaxed,
+        "reason": parts.reason,
+        "policy": description.get("policy") or description.get("drafter", {}).get("policy"),
         "drafter_description": description.get("drafter", {}),
         "backend": description.get("backend"),
         "dtype": description.get("dtype"),
         "weight_bytes": description.get("weight_bytes"),
-        "peak_memory_bytes": int(description.get("weight_bytes", 0)) + max((s.cache_bytes for s in own), default=0),
+        "peak_memory_bytes": int(description.get("arm_weight_bytes", 0)) + max((s.cache_bytes for s in own), default=0),
+        "levels": summarise_levels([s.levels for s in own]),
         "rows_forwarded": sum(s.rows_forwarded for s in own),
         "seconds_prefill": sum(s.seconds_prefill for s in own),
         "seconds_to_first_token": sum(s.seconds_to_first_token for s in own) / len(own) if own else None,

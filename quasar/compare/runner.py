@@ -9,6 +9,7 @@ from typing import Any
 
 from quasar.compare.config import Arm, Run
 from quasar.compare.data import Question
+from quasar.compare.levels import count_levels
 from quasar.compare.store import RunFolder, SampleRecord
 from quasar.core.errors import CapacityError
 from quasar.core.pipeline import Pipeline
@@ -175,4 +176,5 @@ def _record(
         seconds_verify=sum(step.seconds_verify for step in decode),
         seconds_accept=sum(step.seconds_accept for step in decode),
         cache_bytes=generation.peak_bytes,
+        levels=count_levels(generation.inner_steps),
     )

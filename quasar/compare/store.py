@@ -33,6 +33,7 @@ class SampleRecord(Sample):
         rows_forwarded: verifier columns in decode, padding included.
         seconds_to_first_token: seconds from the request to the first committed token.
         cache_bytes: bytes of the key-value cache.
+        levels: counts of each level inside the drafter, outermost first; see ``quasar.compare.levels``.
     """
 
     seed: int
@@ -46,6 +47,7 @@ class SampleRecord(Sample):
     rows_forwarded: int
     seconds_to_first_token: float
     cache_bytes: int
+    levels: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SampleRecord:

@@ -51,7 +51,12 @@ DRAFTERS = {
     "bigram": lambda _: Bigram(),
 }
 
-HOT = {"stochastic": Stochastic(), "block": Block(), "coupled": Coupled(), "relaxed 1": Relaxed(Relaxed.Config(weight=1.0))}
+HOT = {
+    "stochastic": Stochastic(),
+    "block": Block(),
+    "coupled": Coupled(),
+    "relaxed 1": Relaxed(Relaxed.Config(weight=1.0)),
+}
 COLD = HOT | {
     "greedy": Greedy(),
     "typical": Typical(),

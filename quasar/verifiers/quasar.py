@@ -1,0 +1,133 @@
+"""The paper's verifier in its two readings: one W8A8 model for everything, or W8A8 only where a draft is verified."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from quasar.core.cache import KVCache
+from quasar.core.components import Verifier
+from quasar.core.context import Context
+from quasar.core.errors import CompositionError
+from quasar.core.model_verifier import ModelVerifier
+from quasar.core.models import Block, LanguageModel, ModelProvider
+from quasar.core.session import Session
+from quasar.core.types import Draft, Verification
+
+
+class Quasar(Verifier):
+    """The paper's verifier: ``mode: full`` is the released code's reading, ``verify_only`` that of its abstract.
+
+    ``full``: the quantised model reads the prompt, does draft-less steps and verifies; this is ``int8`` under another
+    name, and exact with respect to the quantised model. ``verify_only``: the full-precision model reads the prompt and
+    does draft-less steps, the quantised one runs only where a draft is verified, and both write one key-value cache.
+    The law of a token then depends on whether something was drafted there, so the text is exact with respect to
+    nothing. Rows of a batch are forwarded one by one in that mode, because they may need different models.
+
+    Source: the paper Quasar and its released code.
+    """
+
+    name = "quasar"
+    precision = "W8A8 int8"
+
+    class Config(Verifier.Config):
+        """Options."""
+
+        mode: Literal["full", "verify_only"] = Field("full", description="Whether the quantised model does everything.")
+        int8: ModelVerifier = Field("int8", validate_default=True, description="The quantised model.")
+        full: ModelVerifier = Field("full", validate_default=True, description="The other one, for verify_only.")
+
+    def load(self, models: ModelProvider) -> None:
+        """Load the model or models.
+
+        Raises:
+            CompositionError: the two compute in different dtypes, and cannot share a cache.
+        """
+        int8, full = self.config.int8, self.config.full
+        int8.load(models)
+        if self.config.mode == "verify_only":
+            full.load(models)
+            if int8.model.dtype != full.model.dtype:
+                raise CompositionError(
+                    f"verifier 'quasar': '{int8.name}' computes in {int8.model.dtype} and '{full.name}' in "
+                    f"{full.model.dtype}, and verify_only has one key-value cache for both; give them one dtype."
+                )
+
+    def reference(self) -> str | None:
+        """The quantised model, or nothing."""
+        found: str | None = self.config.int8.reference() if self.config.mode == "full" else None
+        return found
+
+    def max_length(self) -> int | None:
+        """Positions of the model."""
+        longest: int | None = self.config.int8.max_length()
+        return longest
+
+    def vocab_size(self) -> int | None:
+        """Size of the model's output layer."""
+        size: int | None = self.config.int8.vocab_size()
+        return size
+
+    def describe(self) -> dict[str, Any]:
+        """The mode, and what the models say."""
+        int8, full = self.config.int8, self.config.full
+        said = {"mode": self.config.mode, **int8.describe()}
+        if self.config.mode == "verify_only":
+            said["full"] = full.describe()
+            said["weight_bytes"] = sum(self.storages().values())
+        return said
+
+    def storages(self) -> dict[int, int]:
+        """Those of the models that were loaded."""
+        found: dict[int, int] = self.config.int8.storages()
+        return found if self.config.mode == "full" else found | self.config.full.storages()
+
+    def rows_forwarded(self, context: Context) -> int:
+        """Columns computed so far for these requests."""
+        if self.config.mode == "full":
+            return int(self.config.int8.rows_forwarded(context))
+        return sum(session.columns_forwarded for session in self._sessions(context))
+
+    def peak_bytes(self, context: Context) -> int:
+        """Bytes of the key-value cache."""
+        if self.config.mode == "full":
+            return int(self.config.int8.peak_bytes(context))
+        return sum(session.nbytes for session in self._sessions(context))
+
+    def verify(self, context: Context, draft: Draft) -> Verification:
+        """Return the laws after each slot, from the quantised model in rows that have a draft."""
+        if self.config.mode == "full":
+            verification: Verification = self.config.int8.verify(context, draft)
+            return verification
+        found: list[Tensor] = []
+        for number, (session, row) in enumerate(zip(self._sessions(context), context.rows, strict=True)):
+            one, count = slice(number, number + 1), int(draft.num_nodes[number])
+            alone = Draft(draft.token_ids[one, :count], draft.parents[one, :count], draft.num_nodes[one])
+            found.append(session.forward([row.token_ids], alone)[0])
+        logits = pad_sequence(found, batch_first=True)  # [batch, nodes + 1, vocab]
+        return Verification(draft, context.law(logits, draft), logits)
+
+    def _sessions(self, context: Context) -> list[Session]:
+        def make() -> list[Session]:
+            model = cast(LanguageModel, _ByDraft(self.config.full.model, self.config.int8.model))
+            return [Session(model, 1, len(row.token_ids) + row.sampling.max_new_tokens + 32) for row in context.rows]
+
+        return context.scratch(self, make)
+
+
+class _ByDraft:
+    """Two models over one cache: ``drafts`` runs the blocks that hold a draft, ``plain`` all others."""
+
+    def __init__(self, plain: LanguageModel, drafts: LanguageModel) -> None:
+        self._plain, self._drafts = plain, drafts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def forward(self, block: Block, cache: KVCache) -> Tensor:
+        """As ``LanguageModel.forward``; logits of more than one column are wanted only where there is a draft."""
+        model = self._drafts if block.num_logits > 1 else self._plain
+        return model.forward(block, cache)
