@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from quasar.core.backends import STOCK, Backend, Built
-from quasar.core.errors import ConfigError, did_you_mean
+from quasar.core.backends import STOCK, Backend, Built, not_installed
+from quasar.core.errors import ConfigError
 from quasar.core.home import quasar_home
 from quasar.core.models import LanguageModel, ModelProvider
 from quasar.core.session import Session
@@ -68,10 +68,7 @@ def _named(
     models: ModelProvider, dtype: str, requested: str, known: Mapping[str, type[Backend]]
 ) -> type[Backend] | None:
     if requested not in known:
-        hint = did_you_mean(requested, ["auto", STOCK, *known])
-        raise ConfigError(
-            f"backend '{requested}' is not installed.{hint} More come with plugins, for example plugins/quasar-cpu."
-        )
+        raise ConfigError(not_installed(requested, {"auto", STOCK, *known}))
     backend = known[requested]
     reason = backend.unusable() or backend.refuses(models.target(dtype))
     if reason is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from pydantic import ValidationInfo
+
+from quasar.core.errors import did_you_mean
 from quasar.core.models import LanguageModel
 
 Precision = Literal["full", "int8"]
@@ -32,6 +35,27 @@ class Built:
     backend: str
     converted: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+
+
+def not_installed(name: str, known: Iterable[str]) -> str:
+    """Return what to say of a backend that nobody provides, given the names that would have been right."""
+    hint = did_you_mean(name, sorted(known))
+    return f"backend '{name}' is not installed.{hint} More come with plugins, for example plugins/quasar-cpu."
+
+
+def check_name(name: str, info: ValidationInfo, others: Iterable[str] = ()) -> str:
+    """Validate the option ``backend`` where a pipeline is composed, which knows what is installed.
+
+    Args:
+        name: ``auto``, ``torch``, a backend's name, or one of ``others``.
+        info: of the pydantic validator.
+        others: names that the component takes besides.
+    """
+    installed = (info.context or {}).get("backends")
+    known = {"auto", STOCK, *others, *(installed or ())}
+    if installed is not None and name not in known:
+        raise ValueError(not_installed(name, known).rstrip("."))
+    return name
 
 
 class Backend(ABC):

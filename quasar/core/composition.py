@@ -75,8 +75,9 @@ def build(kind: str, spec: ComponentSpec, finder: Finder, where: str) -> Compone
         place = f"{where}.{key}"
         return build(kind, validate(ComponentSpec, value, place), finder, place)
 
-    component = finder.find(kind, spec.use)
-    options = validate(component.Config, spec.options, where, {"build": build_part})
+    component, backends = finder.find(kind, spec.use), getattr(finder, "backends", None)
+    context = {"build": build_part, "backends": None if backends is None else [each.name for each in backends()]}
+    options = validate(component.Config, spec.options, where, context)
     try:
         return component(options)
     except CompositionError as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from quasar.core.backend_choice import choose_backend, full_precision
-from quasar.core.backends import Built
+from quasar.core.backends import Built, check_name
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
 
@@ -28,6 +28,11 @@ class Full(ModelVerifier):
             "auto",
             description="What multiplies: torch, an installed backend, or auto, the fastest by measurement.",
         )
+
+        @field_validator("backend")
+        @classmethod
+        def _known(cls, value: str, info: ValidationInfo) -> str:
+            return check_name(value, info)
 
     _built: Built
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from quasar.core.backend_choice import choose_backend
-from quasar.core.backends import STOCK, Built
+from quasar.core.backends import STOCK, Built, check_name
 from quasar.core.errors import ConfigError
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
@@ -57,6 +57,11 @@ class Int8(ModelVerifier):
         calibration: str | None = Field(
             None, description="A file of plain text to smooth by; the default is text that the model samples itself."
         )
+
+        @field_validator("backend")
+        @classmethod
+        def _known(cls, value: str, info: ValidationInfo) -> str:
+            return check_name(value, info, available_backends())
 
     _built: Built
     _smoothing: str

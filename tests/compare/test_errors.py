@@ -53,7 +53,11 @@ def edited(run_file: Path, old: str, new: str) -> Path:
         ("use: ngram,", "use: ngrm,", ["unknown drafter 'ngrm'", "Did you mean 'ngram'?"]),
         ("use: ngram,", "drafter: ngram,", ["pipelines.ngram.drafter", "use: NAME"]),
         ("use: int8, backend: reference", "use: int9", ["unknown verifier 'int9'", "int8"]),
-        ("backend: reference", "backend: magic", ["pipelines.quasar.verifier.backend", "'fbgemm'"]),
+        (
+            "backend: reference",
+            "backend: magic",
+            ["pipelines.quasar.verifier.backend", "'magic' is not installed", "fbgemm"],
+        ),
         ("backend: reference", "backend: fbgemm, dtype: float64", ["fbgemm", "float64", "reference"]),
         ("verifier: full, exact: true", "verifer: full", ["pipelines.ngram.verifer: unknown key", "'verifier'"]),
         ("data: {", "dat: {", ["dat: unknown key", "Did you mean 'data'?"]),

@@ -98,7 +98,7 @@ def moody(tmp_path):
     ("backend", "said"),
     [
         ("moody", "backend 'moody' cannot be used: it does not feel like it."),
-        ("moodi", "backend 'moodi' is not installed. Did you mean 'moody'? Available: auto, moody, "),
+        ("moodi", "load_pipeline.verifier.backend: backend 'moodi' is not installed. Did you mean 'moody'? "),
     ],
 )
 def test_load_pipeline_refuses_in_one_line(verifier, backend, said, moody, tiny_model):

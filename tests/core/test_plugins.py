@@ -6,6 +6,7 @@ from plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registr
 
 from quasar import hookimpl
 from quasar.core import hookspecs
+from quasar.core.backends import Backend, Built
 from quasar.core.components import Drafter, Verifier
 from quasar.core.plugins import HOOKS, KINDS
 
@@ -31,6 +32,28 @@ def broken(*plugins):
     return errors[0]
 
 
+class Abacus(Backend):
+    """Beads on wires."""
+
+    name = "abacus"
+
+    @classmethod
+    def unusable(cls):
+        return None
+
+    @classmethod
+    def refuses(cls, model):
+        return None
+
+    @classmethod
+    def build(cls, model, precision, *, quantize_lm_head=False, keep=()):
+        return Built(model, cls.name)
+
+
+class Unfinished(Backend):
+    name = "unfinished"
+
+
 class TestHooks:
     def test_hook_quasar_drafters(self):
         registry = registry_of(source(plugin(drafters=[Good]), "good-dist", "2.1"))
@@ -53,6 +76,13 @@ class TestHooks:
         registry = registry_of(plugin(acceptors=(each for each in [Fair])))  # any iterable will do
         assert registry.find("acceptor", "fair") is Fair
         assert lines(registry)["fair"].traits["laws"] == ["none", "point_mass"]
+
+    def test_hook_quasar_backends(self):
+        registry = registry_of(plugin(backends=[Abacus, Unfinished]))
+        assert registry.backends() == (Abacus,)
+        shown = {line.name: line for line in registry.listing("backend")}
+        assert shown["abacus"].summary == "Beads on wires."
+        assert "lacks build, refuses, unusable" in next(line.error for line in shown.values() if line.error)
 
     def test_hook_quasar_models(self):
         model = Tiny()
@@ -331,6 +361,7 @@ class TestNames:
             "drafter": ["a", "z"],
             "verifier": ["fine"],
             "acceptor": ["fair"],
+            "backend": [],
             "model": [],
             "plugin": ["bad"],
         }

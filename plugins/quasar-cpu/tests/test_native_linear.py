@@ -82,7 +82,7 @@ def test_full_precision_agrees_with_torch(rows, outputs, inputs, dtype, bias, tr
     bound = x.double().abs() @ of.weight.double().abs().T + 1.0  # what rounding of a sum is relative to
     if of.bias is not None:
         want, bound = want + of.bias.double(), bound + of.bias.double().abs()
-    assert bool(((NativeLinear(of, int8=False)(x).double() - want).abs() <= inputs * 2**-24 * bound + 2**-23).all())
+    assert bool(((NativeLinear(of, int8=False)(x).double() - want).abs() <= (2 * inputs + 1) * 2**-24 * bound).all())
 
 
 @often

@@ -71,7 +71,9 @@ def measure(
     widths = [width for width in _WIDTHS if width <= most] + [most + 1]
     seconds = models.derived(f"forward seconds {id(model)} {widths}", lambda: _time_forwards(model, ids, widths, clock))
     if draft_cost is None:
-        draft_cost = max(0.0, _time_drafting(model, drafter, ids, most, clock)) / seconds[1]
+        key = f"drafting seconds {id(model)} {drafter.name} {drafter.config!r} {most}"
+        drafting = models.derived(key, lambda: _time_drafting(model, drafter, ids, most, clock))
+        draft_cost = max(0.0, drafting) / seconds[1]
     highest, table = 0.0, {}
     for width in widths:
         highest = table[width] = max(highest, round(seconds[width] / seconds[1], 3))  # noise must not pay for nodes
