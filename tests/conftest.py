@@ -31,6 +31,22 @@ def _calibrations_are_short_and_not_kept(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+def refused(capsys):
+    """Return a function that runs a command that is refused, and returns the one line that the user sees."""
+    from quasar.cli import main
+
+    def run(*words):
+        assert main([*map(str, words)]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        [line] = printed.err.splitlines()
+        assert line.startswith("quasar: error: ")
+        return line
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def smollm2():
     """Folder of the built-in 135M model, fetched on first use; for tests marked ``model``."""

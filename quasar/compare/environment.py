@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import quasar
+from quasar.core.home import processor
 
 _BUSY = 0.7
 """Load average from which on something else runs."""
@@ -30,7 +31,7 @@ def environment(device: str) -> dict[str, Any]:
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "platform": platform.platform(),
         "device": device,
-        "device_name": torch.cuda.get_device_name() if device.startswith("cuda") else _processor(),
+        "device_name": torch.cuda.get_device_name() if device.startswith("cuda") else processor(),
         "threads": torch.get_num_threads(),
     }
 
@@ -58,11 +59,3 @@ def _git_revision() -> str | None:
 def _git(folder: Path, *words: str) -> str:
     done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from quasar.core.backends import STOCK, Backend, Built, not_installed
 from quasar.core.errors import ConfigError
-from quasar.core.home import quasar_home
+from quasar.core.home import processor, quasar_home, remember, remembered
 from quasar.core.models import LanguageModel, ModelProvider
 from quasar.core.session import Session
 from quasar.core.types import Draft
@@ -79,21 +77,19 @@ def _named(
 def _fastest(target: LanguageModel, backends: Mapping[str, type[Backend]]) -> str:
     """Return the name of the fastest, ``STOCK`` included, from the file of earlier measurements or by measuring."""
     file, key = quasar_home() / "backends.json", _key(target, sorted(backends))
-    found = _remembered(file)
+    found = _measured(remembered(file))
     if key not in found:
         candidates = {STOCK: target}
         for name, backend in backends.items():
             candidates[name] = backend.build(target.sharing_copy(), "full").model
         found[key] = {name: round(1e3 * seconds, 3) for name, seconds in _measure(candidates).items()}
-        _remember(file, found)
+        remember(file, found)
     return min(found[key], key=found[key].__getitem__)
 
 
 def _key(target: LanguageModel, backends: Sequence[str]) -> str:
     shapes = sorted({tuple(layer.weight.shape) for layer in target.linear_layers()})
-    machine = (
-        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    )
+    machine = f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     model = f"{target.num_layers} layers of {' '.join(f'{rows}x{columns}' for rows, columns in shapes)}, {target.dtype}"
     return f"milliseconds of forwards of {WIDTHS} rows; {model}; {machine}; {' '.join(backends)}"
 
@@ -115,12 +111,8 @@ def _measure(candidates: Mapping[str, LanguageModel]) -> dict[str, float]:
     return {name: sum(map(statistics.median, widths.values())) for name, widths in seconds.items()}
 
 
-def _remembered(file: Path) -> dict[str, dict[str, float]]:
-    """Return the measurements in ``file`` that can be read; what is missing or damaged is measured again."""
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
+def _measured(found: Any) -> dict[str, dict[str, float]]:
+    """Return the measurements that can be read; what is missing or damaged is measured again."""
     pairs = found.items() if isinstance(found, dict) else ()
     return {key: times for key, times in pairs if _are_times(times)}
 
@@ -128,11 +120,3 @@ def _remembered(file: Path) -> dict[str, dict[str, float]]:
 def _are_times(value: object) -> bool:
     numbers = value.values() if isinstance(value, dict) else ()
     return bool(numbers) and all(isinstance(number, float | int) for number in numbers)
-
-
-def _remember(file: Path, found: Mapping[str, Mapping[str, float]]) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=2) + "\n")
-    except OSError:  # a home that cannot be written costs a measurement the next time, nothing more
-        return

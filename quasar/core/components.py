@@ -19,7 +19,7 @@ A new drafter is one file::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PlainSerializer, PlainValidator, ValidationInfo
@@ -43,7 +43,8 @@ class Component(ABC):
     """Base of drafters, verifiers and acceptors.
 
     A component that contains others declares them as options, e.g. ``drafter: Drafter`` or ``drafters: list[Drafter]``.
-    In YAML they are written as everywhere, a name or a mapping with ``use``; in Python they are objects. It loads them.
+    In YAML they are written as everywhere, a name or a mapping with ``use``; in Python they are objects. They are
+    loaded with it.
 
     Attributes:
         name: what YAML files call it.
@@ -90,8 +91,10 @@ class Component(ABC):
         """Return name and options as in YAML, defaults included."""
         return {"use": self.name, **self.config.model_dump(mode="json")}
 
-    def load(self, models: ModelProvider) -> None:  # noqa: B027 - most components have nothing to load
+    def load(self, models: ModelProvider) -> None:
         """Load weights, if the component has any; called once, after the whole pipeline was found to fit together."""
+        for part in self.parts():
+            part.load(models)
 
     def describe(self) -> dict[str, Any]:
         """Return what reports should say of the loaded component, e.g. backend, dtype and bytes of weights."""
@@ -132,8 +135,11 @@ class Drafter(Component):
     def meet(self, verifier: Verifier) -> None:
         """Take note of the loaded verifier that checks the drafts, once, after ``load``; e.g. to time its forwards.
 
-        A drafter with drafters inside passes it on. A draft may depend on what a forward costs, never on its result.
+        Drafters among the options meet the same one. A draft may depend on what a forward costs, never on its result.
         """
+        for part in self.parts():
+            if isinstance(part, Drafter):
+                part.meet(verifier)
 
     @abstractmethod
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
@@ -147,6 +153,12 @@ class Drafter(Component):
             context: committed ids per row, parameters, streams, the last verification. Read-only.
             budget: per row, the longest path that can still be used; 0 for a row that has finished.
         """
+
+
+def joint_law(parts: Iterable[Drafter]) -> Law:
+    """Return the law of a drafter that drafts with any of ``parts``: sampled if one of them samples."""
+    laws = {part.law for part in parts}
+    return "sampled" if "sampled" in laws else "point_mass" if "point_mass" in laws else "none"
 
 
 class Verifier(Component):

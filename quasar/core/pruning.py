@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
+from pydantic import BaseModel, Field
 
 from quasar.core.errors import ConfigError
 from quasar.core.models import LanguageModel, ModelProvider
@@ -19,6 +20,19 @@ Method = Literal["block_influence", "last", "uniform"]
 
 _TEXTS, _TOKENS = 8, 32
 """Size of the text that block influence is measured on."""
+
+
+class PruningOptions(BaseModel):
+    """What drafter and verifier ``pruned`` can be told, beside what every drafter or verifier can."""
+
+    ratio: float = Field(0.75, gt=0, lt=1, description="Share of the decoder layers that stay.")
+    method: Method = Field(
+        "block_influence",
+        description="Which layers go: those that change their input least, the last ones, or evenly spread ones.",
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+        "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
+    )
 
 
 @dataclass(frozen=True, slots=True)

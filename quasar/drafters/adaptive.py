@@ -92,12 +92,12 @@ class Adaptive(Drafter):
 
     def load(self, models: ModelProvider) -> None:
         """Load the drafter."""
-        self.config.drafter.load(models)
+        super().load(models)
         self._models = models
 
     def meet(self, verifier: Verifier) -> None:
         """Measure costs that were not given, on the model that will check; on the target if the verifier has none."""
-        self.config.drafter.meet(verifier)
+        super().meet(verifier)
         if self._costs is None:
             model = verifier.model if isinstance(verifier, ModelVerifier) else self._models.target()
             config = self.config

@@ -11,7 +11,6 @@ from pydantic import Field
 from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.model_drafter import ModelDrafter
-from quasar.core.models import ModelProvider
 from quasar.core.session import Session
 from quasar.core.types import Draft
 
@@ -88,10 +87,6 @@ class BestFirst(Drafter):
         num_speculative_tokens: int = Field(4, ge=1, le=64, description="Levels, each a forward of the draft model.")
         beam: int = Field(4, ge=1, le=256, description="Nodes that are read on after at each level, children of each.")
         max_nodes: int = Field(12, ge=1, le=1024, description="Nodes of the tree.")
-
-    def load(self, models: ModelProvider) -> None:
-        """Load the draft model."""
-        self.config.drafter.load(models)
 
     def describe(self) -> dict[str, Any]:
         """What the drafter with the model says."""

@@ -14,7 +14,6 @@ from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.context import Context
 from quasar.core.engine import Engine
 from quasar.core.errors import CompositionError
-from quasar.core.models import ModelProvider
 from quasar.core.pipeline import device_clock
 from quasar.core.stopping import StopRule
 from quasar.core.types import Acceptance, Draft, Trials, Verification
@@ -70,10 +69,9 @@ class Pipeline(Drafter):
                 "the same there."
             )
 
-    def load(self, models: ModelProvider) -> None:
-        """Load the parts."""
-        for part in (self.config.drafter, self.config.verifier, self.config.acceptor):
-            part.load(models)
+    def meet(self, verifier: Verifier) -> None:
+        """Let the inner drafter meet the inner verifier: that is who checks it."""
+        self.config.drafter.meet(self.config.verifier)
 
     def describe(self) -> dict[str, object]:
         """What the parts say."""

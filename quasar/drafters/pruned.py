@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
 from quasar.core.model_drafter import ModelDrafter
 from quasar.core.models import LanguageModel, ModelProvider
-from quasar.core.pruning import Method, PrunedModel, pruned_copy
+from quasar.core.pruning import PrunedModel, PruningOptions, pruned_copy
 
 
 class Pruned(ModelDrafter):
@@ -22,17 +18,8 @@ class Pruned(ModelDrafter):
 
     name = "pruned"
 
-    class Config(ModelDrafter.Config):
+    class Config(PruningOptions, ModelDrafter.Config):
         """Options."""
-
-        ratio: float = Field(0.75, gt=0, lt=1, description="Share of the decoder layers that stay.")
-        method: Method = Field(
-            "block_influence",
-            description="Which layers go: those that change their input least, the last ones, or evenly spread ones.",
-        )
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
-            "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
-        )
 
     _pruned: PrunedModel
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 
-from quasar.core.components import Drafter, Law
+from quasar.core.components import Drafter, Law, joint_law
 from quasar.core.context import Context
 from quasar.core.models import ModelProvider
 from quasar.core.routing import Policy, Router
@@ -41,13 +41,10 @@ class Routed(Drafter):
         )
         policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
 
-    _LAWS: ClassVar[Sequence[Law]] = ("sampled", "point_mass", "none")
-
     def __init__(self, config: Any = None, policy: Policy | None = None) -> None:
         super().__init__(config)
         self._router = Router(policy or self.config.policy.make(), list(self.config.arms))
-        laws = {arm.law for arm in self.config.arms.values()}
-        self.law = next(law for law in self._LAWS if law in laws)
+        self.law = joint_law(self.config.arms.values())
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
@@ -56,9 +53,8 @@ class Routed(Drafter):
 
     def load(self, models: ModelProvider) -> None:
         """Load the arms."""
+        super().load(models)
         self._router.load(models)
-        for arm in self.config.arms.values():
-            arm.load(models)
 
     def describe(self) -> dict[str, Any]:
         """What the policy and the arms say."""

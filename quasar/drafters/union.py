@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from quasar.core.components import Drafter, Law, Verifier
+from quasar.core.components import Drafter, Law, joint_law
 from quasar.core.context import Context
-from quasar.core.models import ModelProvider
 from quasar.core.types import POINT_MASS, Draft, Trials
 
 
@@ -57,27 +56,14 @@ class Union(Drafter):
             "given", description="Who comes first: drafter after drafter, or depth after depth."
         )
 
-    _LAWS: ClassVar[Sequence[Law]] = ("sampled", "point_mass", "none")
-
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        laws = {drafter.law for drafter in self.config.drafters}
-        self.law = next(law for law in self._LAWS if law in laws)
+        self.law = joint_law(self.config.drafters)
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
         """The law is that of its parts."""
         return {**super().traits(), "law": "of its parts"}
-
-    def load(self, models: ModelProvider) -> None:
-        """Load the drafters."""
-        for drafter in self.config.drafters:
-            drafter.load(models)
-
-    def meet(self, verifier: Verifier) -> None:
-        """Pass the verifier on."""
-        for drafter in self.config.drafters:
-            drafter.meet(verifier)
 
     def describe(self) -> dict[str, Any]:
         """What the drafters say."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
-from quasar.core.pruning import Method, PrunedModel, pruned_copy
+from quasar.core.pruning import PrunedModel, PruningOptions, pruned_copy
 
 
 class Pruned(ModelVerifier):
@@ -23,17 +19,8 @@ class Pruned(ModelVerifier):
     name = "pruned"
     precision = "pruned"
 
-    class Config(ModelVerifier.Config):
+    class Config(PruningOptions, ModelVerifier.Config):
         """Options."""
-
-        ratio: float = Field(0.75, gt=0, lt=1, description="Share of the decoder layers that stay.")
-        method: Method = Field(
-            "block_influence",
-            description="Which layers go: those that change their input least, the last ones, or evenly spread ones.",
-        )
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
-            "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
-        )
 
     _pruned: PrunedModel
 

@@ -46,9 +46,8 @@ class Routed(Verifier):
 
     def load(self, models: ModelProvider) -> None:
         """Load the arms."""
+        super().load(models)
         self._router.load(models)
-        for arm in self.config.arms.values():
-            arm.load(models)
 
     def reference(self) -> str | None:
         """The arms' one law, or nothing."""

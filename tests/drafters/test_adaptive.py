@@ -10,6 +10,7 @@ import torch
 from drafting import context, nodes
 from pydantic import ValidationError
 
+from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.testing import Fault, TinyModels, check_component, conformance_report
@@ -17,10 +18,13 @@ from quasar.core.types import Draft
 from quasar.drafters.adaptive import Adaptive, cut
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.ngram import Ngram
+from quasar.drafters.pipeline import Pipeline
 from quasar.drafters.recycling import Recycling
+from quasar.drafters.routed import Routed
 from quasar.drafters.scheduling import costs as costs_module
 from quasar.drafters.scheduling.costs import Costs
 from quasar.drafters.scheduling.estimate import Estimate
+from quasar.drafters.union import Union
 from quasar.verifiers.full import Full
 
 STEEP, NATIVE = Costs({1: 1.0, 2: 1.9, 6: 2.4, 17: 4.0}, 0.0), Costs({1: 1.0, 6: 1.45, 12: 2.1, 17: 2.7}, 0.0)
@@ -293,6 +297,34 @@ def test_costs_that_were_not_given_are_measured_once_and_shown(monkeypatch):
     assert other.describe() == {
         "costs": shown["costs"], "draft_cost": 0.125, "carry_over": False, "drafter": {"use": "ngram"},
     }  # fmt: skip
+
+
+class Meets(Ngram):
+    """Notes what it goes through before it drafts."""
+
+    def load(self, models):
+        self.loaded, self.met = models, None
+
+    def meet(self, verifier):
+        self.met = verifier
+
+
+def drafters_of(inner, own):
+    """Every drafter that takes drafters, round ``inner``, and who checks the drafts of that: ``own`` inside a pipeline."""
+    yield Union(Union.Config(drafters=[Ngram(), inner])), None
+    yield adaptive(inner), None
+    yield Routed(Routed.Config(arms={"low": inner, "mid": Ngram(), "high": Ngram()}, policy="length")), None
+    yield Pipeline(Pipeline.Config(drafter=inner, verifier=own, acceptor=Stochastic())), own
+
+
+@pytest.mark.parametrize("number", range(4), ids=["union", "adaptive", "routed", "pipeline"])
+def test_drafters_inside_drafters_are_loaded_and_meet_who_checks_them(number):
+    models, inner, own, outer = TinyModels(), Meets(), Full(), Full()
+    made, checker = list(drafters_of(inner, own))[number]
+    made.load(models)
+    made.meet(outer)
+    assert inner.loaded is models
+    assert inner.met is (checker or outer)
 
 
 def test_a_wider_forward_is_never_taken_for_a_cheaper_one(monkeypatch):

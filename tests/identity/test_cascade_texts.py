@@ -3,13 +3,12 @@
 import pytest
 from doubles import Truth
 from harness import DRAFTERS, PROMPTS, generate, ngram, params, plain, requests, texts, truth
-from tiny_models import MAX_LENGTH, tiny_model
+from tiny_models import MAX_LENGTH, Models, tiny_model
 
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.engine import Engine
-from quasar.core.testing_model import Letters
 from quasar.core.types import Generation
 from quasar.drafters.none import NoDraft
 from quasar.drafters.pipeline import Pipeline
@@ -21,25 +20,7 @@ NAMES = tuple(PROMPTS)
 families = pytest.mark.parametrize("family", ["llama-gqa", "gpt2", "gemma3-mixed"])
 
 
-class Models:
-    """A model provider over one tiny model."""
-
-    def __init__(self, family: str) -> None:
-        self.family, self.made = family, {}
-
-    def target(self, dtype="auto"):
-        return tiny_model(self.family)
-
-    def tokenizer(self, name=None):
-        return Letters()
-
-    def derived(self, key, make):
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
-
-
-MODELS = {family: Models(family) for family in ("llama-gqa", "gpt2", "gemma3-mixed")}
+MODELS = {family: Models(tiny_model(family)) for family in ("llama-gqa", "gpt2", "gemma3-mixed")}
 
 
 def verifier(kind: str, family: str) -> Verifier:
@@ -182,7 +163,7 @@ def test_the_inner_cache_keeps_what_still_counts():
 
 
 def test_two_levels_hold_each_weight_once():
-    models = Models("llama-gqa")
+    models = Models(tiny_model("llama-gqa"))
     inner, outer, other = (Int8(Int8.Config(backend="reference", dtype="float64")) for _ in range(3))
     full = Full(Full.Config(backend="torch"))
     for part in (inner, outer, other, full):

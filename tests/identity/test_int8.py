@@ -4,12 +4,11 @@ import pytest
 import torch
 from doubles import SelfDraft
 from harness import DRAFTERS, GAMMA, PROMPTS, ngram, params, requests, texts
-from tiny_models import tiny_model
+from tiny_models import Models, tiny_model
 
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.engine import Engine
 from quasar.core.session import Session
-from quasar.core.testing_model import Letters
 from quasar.core.types import Draft
 from quasar.drafters.none import NoDraft
 from quasar.verifiers.int8 import Int8
@@ -17,24 +16,6 @@ from quasar.verifiers.int8 import Int8
 every_family = pytest.mark.parametrize("family", ["llama-gqa", "gpt2"])
 any_temperature = pytest.mark.parametrize("temperature", [0.0, 1.0])
 any_batch = pytest.mark.parametrize("names", [("looping",), tuple(PROMPTS)], ids=["one", "ragged"])
-
-
-class Models:
-    """A model provider over one model."""
-
-    def __init__(self, model):
-        self.model, self.made = model, {}
-
-    def target(self, dtype="auto"):
-        return self.model
-
-    def tokenizer(self, name=None):
-        return Letters()
-
-    def derived(self, key, make):
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,12 @@ import pytest
 import torch
 from doubles import WatchedVerifier
 from harness import PROMPTS, generate, params, plain, requests, texts
-from tiny_models import FAMILIES, MAX_LENGTH, SLIDING, VOCAB, WINDOW, tiny_model
+from tiny_models import FAMILIES, MAX_LENGTH, SLIDING, VOCAB, WINDOW, Models, tiny_model
 
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.engine import Engine
 from quasar.core.session import Session
-from quasar.core.testing import Letters
 from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.none import NoDraft
 from quasar.drafters.pruned import Pruned
@@ -40,35 +39,10 @@ cold_or_coupled = pytest.mark.parametrize(
 )
 
 
-class Models:
-    """A model provider over tiny models, by family; ``names`` gives other models another name."""
-
-    def __init__(self, family, **names):
-        self.family, self.names, self.made = family, names, {}
-
-    def target(self, dtype="auto"):
-        return tiny_model(self.family)
-
-    def backends(self):
-        return ()
-
-    def other(self, name, dtype="auto"):
-        return self.names[name]
-
-    def tokenizer(self, name=None):
-        letters = "".join(map(chr, range(200, 200 + VOCAB)))
-        return Letters(letters if name is None or name.startswith("same") else letters[::-1])
-
-    def derived(self, key, make):
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
-
-
 @cache
 def models_of(family):
     """The same models for all tests of a family, so that block influence is measured once."""
-    return Models(family)
+    return Models(tiny_model(family))
 
 
 def loaded(component, models):
@@ -80,7 +54,7 @@ def draft_model(family, draft_family=None, **options):
     """A draft model of another family; the target itself if none is named."""
     other = {} if draft_family is None else {"same": tiny_model(draft_family)}
     config = DraftModel.Config(model="same" if other else None, **options)
-    return loaded(DraftModel(config), Models(family, **other))
+    return loaded(DraftModel(config), Models(tiny_model(family), **other))
 
 
 # --- a model that drafts for itself -----------------------------------------------------------------------------------
@@ -111,7 +85,7 @@ def test_a_model_that_drafts_for_itself_under_processors_is_accepted_to_the_end(
 def test_a_copy_of_the_target_needs_no_other_model():
     sampling = params(0.0, max_new_tokens=FULL_BLOCKS)
     int8 = Int8(Int8.Config(backend="reference", dtype="float64"))
-    drafter = loaded(DraftModel(DraftModel.Config(target_copy=int8)), Models("llama-gqa"))
+    drafter = loaded(DraftModel(DraftModel.Config(target_copy=int8)), Models(tiny_model("llama-gqa")))
     drafted = generate("llama-gqa", drafter, requests(NAMES, sampling))
     assert texts(drafted) == texts(plain("llama-gqa", NAMES, sampling))
     assert drafter.model is int8.model
@@ -186,7 +160,7 @@ def narrow(size, max_length=MAX_LENGTH):
 @every_shape
 @any_temperature
 def test_a_vocabulary_that_is_padded_or_cut_leaves_the_text_as_it_is(size, shape, temperature):
-    models, sampling = Models("llama-gqa", same=narrow(size)), params(temperature)
+    models, sampling = Models(tiny_model("llama-gqa"), same=narrow(size)), params(temperature)
     drafter = loaded(DraftModel(DraftModel.Config(model="same", **SHAPES[shape])), models)
     drafted = generate("llama-gqa", drafter, requests(NAMES, sampling), acceptor=Coupled())
     assert texts(drafted) == texts(plain("llama-gqa", NAMES, sampling))
@@ -195,7 +169,9 @@ def test_a_vocabulary_that_is_padded_or_cut_leaves_the_text_as_it_is(size, shape
 
 def test_a_row_that_may_say_nothing_of_what_the_draft_model_knows_is_not_drafted():
     sampling = params(1.0, suppress_tokens=tuple(range(VOCAB - 40)))
-    drafter = loaded(DraftModel(DraftModel.Config(model="same")), Models("llama-gqa", same=narrow(VOCAB - 40)))
+    drafter = loaded(
+        DraftModel(DraftModel.Config(model="same")), Models(tiny_model("llama-gqa"), same=narrow(VOCAB - 40))
+    )
     drafted = generate("llama-gqa", drafter, requests(NAMES, sampling))
     assert [done.num_drafted for done in drafted] == [0] * len(NAMES)
 
@@ -204,7 +180,7 @@ def test_a_row_that_may_say_nothing_of_what_the_draft_model_knows_is_not_drafted
 def test_a_draft_model_with_fewer_positions_drafts_as_far_as_it_can(shape):
     sampling = params(0.0, max_new_tokens=24)
     drafter = loaded(
-        DraftModel(DraftModel.Config(model="same", **SHAPES[shape])), Models("gpt2", same=narrow(VOCAB, 20))
+        DraftModel(DraftModel.Config(model="same", **SHAPES[shape])), Models(tiny_model("gpt2"), same=narrow(VOCAB, 20))
     )
     drafted = generate("gpt2", drafter, requests(NAMES, sampling))
     assert texts(drafted) == texts(plain("gpt2", NAMES, sampling))
@@ -255,7 +231,9 @@ def test_drafts_on_a_pruned_verifier_give_the_text_of_plain_decoding_on_it(famil
 @any_temperature
 def test_a_model_with_another_tokenizer_leaves_the_text_as_it_is(family, temperature):
     sampling, draft_family = params(temperature, max_new_tokens=24), "gpt2" if family != "gpt2" else "gemma3-sliding"
-    drafter = loaded(Universal(Universal.Config(model="other")), Models(family, other=tiny_model(draft_family)))
+    drafter = loaded(
+        Universal(Universal.Config(model="other")), Models(tiny_model(family), other=tiny_model(draft_family))
+    )
     drafted = generate(family, drafter, requests(NAMES, sampling))
     assert texts(drafted) == texts(plain(family, NAMES, sampling))
     assert sum(done.num_drafted for done in drafted) > 0
@@ -263,6 +241,8 @@ def test_a_model_with_another_tokenizer_leaves_the_text_as_it_is(family, tempera
 
 def test_the_target_itself_through_text_is_accepted_to_the_end():
     sampling = params(0.0, max_new_tokens=FULL_BLOCKS)
-    drafter = loaded(Universal(Universal.Config(model="same")), Models("llama-gqa", same=tiny_model("llama-gqa")))
+    drafter = loaded(
+        Universal(Universal.Config(model="same")), Models(tiny_model("llama-gqa"), same=tiny_model("llama-gqa"))
+    )
     drafted = generate("llama-gqa", drafter, requests(NAMES, sampling))
     assert [done.acceptance_length for done in drafted] == [5.0] * len(NAMES)

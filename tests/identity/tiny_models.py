@@ -6,6 +6,7 @@ import torch
 import transformers
 
 from quasar.core.hf.adapter import HFModel
+from quasar.core.testing_model import Letters
 
 VOCAB = 97
 MAX_LENGTH = 192
@@ -64,3 +65,28 @@ def tiny_model(family: str) -> HFModel:
 def rounding(family: str) -> float:
     """How far logits of one text may differ between two ways to compute them; eager attention has a float32 softmax."""
     return 1e-5 if family.endswith("eager") else 1e-9
+
+
+class Models:
+    """A model provider over one model; ``others`` are found by name."""
+
+    def __init__(self, model, **others):
+        self.model, self.others, self.made = model, others, {}
+
+    def target(self, dtype="auto"):
+        return self.model
+
+    def backends(self):
+        return ()
+
+    def other(self, name, dtype="auto"):
+        return self.others[name]
+
+    def tokenizer(self, name=None):
+        letters = "".join(map(chr, range(200, 200 + VOCAB)))
+        return Letters(letters if name is None or name.startswith("same") else letters[::-1])
+
+    def derived(self, key, make):
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]

@@ -204,7 +204,7 @@ extern "C" void quasar_forward(const Model* model, const Call* call) {
     const Model& m = *model;
     const int64_t rows = int64_t(call->batch) * call->query, width = int64_t(m.heads) * m.head_dim;
     const int64_t kv_width = int64_t(m.kv_heads) * m.head_dim;
-    Team team(call->threads);
+    Team team;
     Clock clock(call->seconds);
     std::vector<int> windows;  // layers differ in their window only, and there are two kinds at most
     std::vector<Views> views;
@@ -230,6 +230,7 @@ extern "C" void quasar_forward(const Model* model, const Call* call) {
     Scratch& scratch = s;
 #pragma omp parallel num_threads(call->threads)
     {
+        team.gather();
         const int thread = omp_get_thread_num();
         f.each_row([&](int64_t row) { f.embed(row); });
         for (int i = 0; i < m.num_layers; ++i) f.layer(thread, m.layers[i], i, views[kind[i]].rows, scratch, chunks);
@@ -240,11 +241,12 @@ extern "C" void quasar_forward(const Model* model, const Call* call) {
 // y [rows, w.rows] = x [rows, w.cols] times w, as a layer of some other model
 extern "C" void quasar_linear(const Matrix* w, const float* x, float* y, int64_t rows, int32_t threads) {
     static thread_local Scratch s;
-    Team team(threads);
+    Team team;
     const Input in = make_input(s, rows, w->cols);
     const Job job{w, {y, w->rows, false}};
 #pragma omp parallel num_threads(threads)
     {
+        team.gather();
         team.each(rows, 1, [&](int64_t row, int64_t end) {
             for (; row < end; ++row) {
                 std::copy_n(x + row * w->cols, w->cols, in.plain + row * in.stride);

@@ -13,7 +13,12 @@
 
 class Team {
    public:
-    explicit Team(int size) : size_(size) {}
+    // To be called by every thread of the parallel region before anything else. OpenMP may give fewer threads than were
+    // asked for (a limit, a region inside another), and a barrier for more than there are would wait for ever.
+    void gather() {
+#pragma omp single
+        size_ = omp_get_num_threads();
+    }
 
     // Run body(begin, end) over 0..total in pieces of `grain`, taken by whichever thread is free, and wait for all.
     // Which thread does which piece never matters: no sum crosses pieces.
@@ -45,7 +50,7 @@ class Team {
         }
     }
 
-    const int size_;
+    int size_ = 1;
     alignas(64) std::atomic<int64_t> next_{0};
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<int> phase_{0};

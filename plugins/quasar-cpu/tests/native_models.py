@@ -32,9 +32,10 @@ _EVEN = {"hidden_size": 48, "intermediate_size": 96, "head_dim": 16}
 CONFIGS = {
     "llama-gqa": lambda: transformers.LlamaConfig(**_COMMON),
     "llama-mqa-tied": lambda: transformers.LlamaConfig(
-        # As many query heads to a key head as the kernels take.
+        # As many query heads to a key head as the kernels take; so many amplify rounding, hence smaller weights.
         **_COMMON
         | {"hidden_size": 72, "num_attention_heads": 24, "num_key_value_heads": 1, "tie_word_embeddings": True}
+        | {"initializer_range": 0.15}
     ),
     "llama-scaled-even": lambda: transformers.LlamaConfig(**_COMMON | _EVEN, rope_parameters=_SCALED),
     "qwen2": lambda: transformers.Qwen2Config(**_COMMON),

@@ -84,17 +84,14 @@ def test_bfloat16_rounds_nothing_but_keys_and_values(family, isa):
     assert_close(got, logits_of(twin, RoundedCache), worst=0.02)
     # Without that rounding every key and value differs by up to half a step, 2^-9 of itself; a sum of a few, by about
     # as much, and the logits of two layers of large weights by several times that.
-    assert 2**-10 < errors(got, logits_of(twin)).median() < 2**-4
+    assert 2**-10 < errors(got, logits_of(twin)).median() < 2**-5
 
 
 @every_family
 def test_int8_of_bfloat16_weights_agrees_with_the_reference(family, isa):
     twin = widened(family)
     convert(twin, "reference")
-    found = errors(logits_of(native(family, torch.bfloat16, "int8")), logits_of(twin, RoundedCache))
-    # Two kinds of steps to fall to either side of: with 24 heads over one key few positions escape both.
-    assert found.min() < 1e-5, found
-    assert found.median() < (0.15 if family == "llama-mqa-tied" else 5e-3), found
+    assert_close(logits_of(native(family, torch.bfloat16, "int8")), logits_of(twin, RoundedCache), worst=0.1)
 
 
 @every_family

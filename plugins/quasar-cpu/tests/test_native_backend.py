@@ -1,6 +1,8 @@
 """How models get onto the backend: what it shares, what it refuses and how, what it leaves to torch."""
 
 import os
+import subprocess
+import sys
 
 import kernels_needed  # noqa: F401
 import pytest
@@ -243,3 +245,24 @@ def test_kernels_that_were_not_built_are_named(use_isa, monkeypatch, tmp_path):
     use_isa("best")
     assert "kernels_portable.so" in NativeCpu.unusable()
     assert len(NativeCpu.unusable().splitlines()) == 1
+
+
+def test_fewer_threads_than_torch_has_are_enough():
+    # OpenMP may hand out fewer than were asked for; a barrier for all that were asked for would wait for ever.
+    script = """
+import torch
+from native_models import native
+from quasar.core.session import Session
+from quasar.core.types import Draft
+torch.set_num_threads(2)
+print(Session(native("llama-gqa", torch.float32, "full"), 1).forward([[1, 2, 3]], Draft.empty(1)).sum().item())
+"""
+    here = os.path.dirname(__file__)
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", script], env=os.environ | limit | {"PYTHONPATH": here},
+            capture_output=True, text=True, check=True, timeout=120,
+        ).stdout
+        for limit in ({}, {"OMP_THREAD_LIMIT": "1"})
+    }  # fmt: skip
+    assert len(answers) == 1

@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quasar.core.errors import UnsupportedModelError
+from quasar.core.hf.decoders import GEMMA, refuse_other_families
 from quasar.core.models import ChannelGroup
-
-_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 
 
 def read_channel_groups(module: Any) -> list[ChannelGroup]:
@@ -24,10 +22,8 @@ def read_channel_groups(module: Any) -> list[ChannelGroup]:
         UnsupportedModelError: another family.
     """
     config = module.config.get_text_config()
-    if config.model_type not in _FAMILIES:
-        families = ", ".join(_FAMILIES)
-        raise UnsupportedModelError(f"model type '{config.model_type}' is not of the Llama family ({families}).")
-    gemma = config.model_type == "gemma3_text"
+    refuse_other_families(config.model_type)
+    gemma = config.model_type == GEMMA
     hidden = torch.arange(config.hidden_size)
     groups: list[ChannelGroup] = []
     for number, layer in enumerate(module.model.layers):

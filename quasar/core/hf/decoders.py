@@ -12,7 +12,8 @@ from quasar.core.decoders import Decoder, DecoderLayer
 from quasar.core.errors import UnsupportedModelError
 from quasar.core.models import LinearLayer
 
-_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+GEMMA = "gemma3_text"
+_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", GEMMA)
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose frequencies do not depend on the length of the text."""
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -32,7 +33,7 @@ def read_decoder(module: Any, windows: dict[str, int | None], linears: dict[str,
     config = module.config.get_text_config()
     _refuse_unknown(config)
     body = module.model
-    gemma = config.model_type == "gemma3_text"
+    gemma = config.model_type == GEMMA
     kinds = list(getattr(config, "layer_types", None) or ["all"] * len(body.layers))
     ropes: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
     layers = []
@@ -60,14 +61,23 @@ def read_decoder(module: Any, windows: dict[str, int | None], linears: dict[str,
     )
 
 
+def refuse_other_families(model_type: str) -> None:
+    """Refuse a model that is not laid out like Llama.
+
+    Raises:
+        UnsupportedModelError: naming the families that are.
+    """
+    if model_type not in _FAMILIES:
+        raise UnsupportedModelError(f"model type '{model_type}' is not of the Llama family ({', '.join(_FAMILIES)}).")
+
+
 def _activation(config: Any) -> str:
     return str(getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None))
 
 
 def _refuse_unknown(config: Any) -> None:
     kind = config.model_type
-    if kind not in _FAMILIES:
-        raise UnsupportedModelError(f"model type '{kind}' is not of the Llama family ({', '.join(_FAMILIES)}).")
+    refuse_other_families(kind)
     parameters = config.rope_parameters
     nested = any(isinstance(value, dict) for value in parameters.values())
     for rope in parameters.values() if nested else [parameters]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -102,26 +101,6 @@ def fingerprint(model: LanguageModel) -> str:
     return digest.hexdigest()
 
 
-def remembered(key: str) -> dict[str, list[int]] | None:
-    """Return what ``remember`` kept under ``key``; ``None`` if there is nothing, or it is damaged."""
-    try:
-        found: dict[str, list[int]] = json.loads(_file(key).read_text())
-    except (OSError, ValueError):
-        return None
-    return found
-
-
-def remember(key: str, found: Mapping[str, Sequence[int]]) -> None:
-    """Keep whole numbers by name in ``calibration`` in ``QUASAR_HOME``, as one JSON file."""
-    file = _file(key)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".part")
-        temporary.write_text(json.dumps({name: list(values) for name, values in found.items()}) + "\n")
-        temporary.replace(file)
-    except OSError:  # a home that cannot be written costs a calibration the next time, nothing more
-        return
-
-
-def _file(key: str) -> Path:
+def factors_file(key: str) -> Path:
+    """Return where the factors of one model and text are kept."""
     return quasar_home() / "calibration" / f"{key}.json"

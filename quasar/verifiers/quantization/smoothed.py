@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from quasar.core.backend_choice import full_precision
 from quasar.core.backends import Backend
 from quasar.core.errors import UnsupportedModelError
+from quasar.core.home import remember, remembered
 from quasar.core.models import LanguageModel, ModelProvider
 from quasar.core.progress import progress_bar
 from quasar.verifiers.quantization import calibration
@@ -68,9 +69,10 @@ def _factors(
     texts = (backend and backend.name, calibration.TEXTS, calibration.TOKENS) if given is None else given
     words = f"{_VERSION} {calibration.fingerprint(target)} {alpha} {texts}"
     key = hashlib.blake2b(words.encode(), digest_size=12).hexdigest()
-    found = calibration.remembered(key)
-    if found is not None:
-        return found
+    place = calibration.factors_file(key)
+    known: dict[str, list[int]] | None = remembered(place)
+    if known is not None:
+        return known
     copy = target.sharing_copy()
     groups = copy.channel_groups()
     with progress_bar(f"calibrating {target.name}", calibration.TOKENS + len(groups)) as bar:
@@ -79,5 +81,5 @@ def _factors(
             given = calibration.sample_texts(sampler, codec, bar.update)
         rows = calibration.input_rows(target, [group.readers[0] for group in groups], given)
         found = choose_factors(copy, rows, alpha, bar.update)
-    calibration.remember(key, found)
+    remember(place, found)
     return found
