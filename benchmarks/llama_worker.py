@@ -1,4 +1,4 @@
-"""llama.cpp behind JSON lines: run by any interpreter that has llama-cpp-python, for ``peers.py``.
+"""llama.cpp behind JSON lines: run by any interpreter that has llama-cpp-python, for ``peers.py`` and others.
 
 Reads one request a line on standard input and answers each with one line:
 
@@ -6,6 +6,8 @@ Reads one request a line on standard input and answers each with one line:
         {"description": {...}}
     {"do": "generate", "path": FILE, "ids": [...], "max_new_tokens": N, "eos_ids": [...], "draft_tokens": K}
         {"token_ids": [...], "steps": [[seconds, tokens], ...]}
+    {"do": "forward", "path": FILE, "ids": [...], "rows": N}
+        {"seconds": of a forward of the last N ids, with logits for each, after the others were read}
 
 The loop calls the C library itself, with an argmax over the logits where they lie: the binding's ``Llama.generate``
 copies them and runs its samplers, and with a draft model computes logits of the whole prompt. What is measured is
@@ -52,6 +54,7 @@ class Model:
         self.memory = llama_cpp.llama_get_memory(self.context)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         self.batch = llama_cpp.llama_batch_init(context, 0, 1)
+        self.read: list[int] | None = None  # what `forward` left in the memory
 
     def decode(self, ids, past: int, logits_from: int) -> None:
         """Run ``ids`` after ``past`` cached tokens, with logits from the given place on."""
@@ -69,6 +72,21 @@ class Model:
         logits = llama_cpp.llama_get_logits_ith(self.context, place)
         return int(np.ctypeslib.as_array(logits, shape=(self.vocab_size,)).argmax())
 
+    def forward(self, ids, rows: int) -> float:
+        """Return the seconds of one forward of the last ``rows`` ids; those before them are read once."""
+        before = ids[:-rows]
+        if self.read != before:
+            llama_cpp.llama_memory_clear(self.memory, True)
+            self.decode(before, 0, len(before))
+            llama_cpp.llama_synchronize(self.context)
+            self.read = before
+        started = time.perf_counter()
+        self.decode(ids[-rows:], len(before), 0)
+        llama_cpp.llama_synchronize(self.context)
+        seconds = time.perf_counter() - started
+        llama_cpp.llama_memory_seq_rm(self.memory, 0, len(before), -1)
+        return seconds
+
     def generate(self, ids, max_new_tokens: int, eos_ids, draft_tokens: int):
         """Return new token ids, and per step the seconds since the start and how many tokens it yielded."""
         eos, steps = set(eos_ids), []
@@ -76,6 +94,7 @@ class Model:
         text = np.zeros(len(ids) + max_new_tokens, dtype=np.intc)
         started = time.perf_counter()
         llama_cpp.llama_memory_clear(self.memory, True)
+        self.read = None
         text[: len(ids)] = ids
         self.decode(ids, 0, len(ids) - 1)
         text[len(ids)] = self.best(len(ids) - 1)
@@ -101,6 +120,8 @@ def answer(request: dict, models: dict[str, Model], threads: int, context: int) 
         models[path] = Model(path, threads, context)
     if request["do"] == "load":
         return {"description": {"llama_cpp_python": llama_cpp.__version__, "threads": threads, "context": context}}
+    if request["do"] == "forward":
+        return {"seconds": models[path].forward(request["ids"], request["rows"])}
     token_ids, steps = models[path].generate(
         request["ids"], request["max_new_tokens"], request["eos_ids"], request["draft_tokens"]
     )

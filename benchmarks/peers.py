@@ -13,9 +13,11 @@ and the others go on.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,11 +30,19 @@ _FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt, as ids."""
+    """One prompt, as ids; it is number ``place`` of the ``count`` prompts of its task."""
 
     question: str
     task: str
     ids: list[int]
+    place: int
+    count: int
+
+    def among(self, limit: int | None) -> bool:
+        """Whether it is one of ``limit`` prompts, evenly spread over its task; ``None`` for all."""
+        if limit is None or limit >= self.count:
+            return True
+        return self.place * limit % self.count < limit
 
 
 def main() -> int:
@@ -53,6 +63,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", metavar="NAME", help="only these, ours or theirs")
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="JSONL files, or folders of them")
     parser.add_argument("--limit", type=int, default=1, help="prompts of each bundled task, or of each file (1)")
+    parser.add_argument(
+        "--arm-limit", nargs="+", default=[], type=_arm_limit, metavar="NAME=N",
+        help="slow arms may answer fewer prompts of each task; ratios are over the prompts that both arms answered",
+    )  # fmt: skip
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--ignore-eos", action="store_true", help="every answer to its full length")
     parser.add_argument("--threads", type=int, default=physical_cores(), help="of every arm; default: physical cores")
@@ -67,6 +81,13 @@ def _arguments() -> argparse.Namespace:
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     return arguments
+
+
+def _arm_limit(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name or not number.isdecimal() or not int(number):
+        raise argparse.ArgumentTypeError(f"'{text}' should be NAME=N, for example transformers=4")
+    return name, int(number)
 
 
 def physical_cores() -> int:
@@ -86,10 +107,10 @@ def race(arguments: argparse.Namespace) -> int:
     from peers_store import Store, command, hashed
 
     from quasar.compare.config import load_run
-    from quasar.compare.environment import environment, load_average
+    from quasar.compare.environment import busy_processors, environment
     from quasar.core.hf import loading
 
-    load = load_average()
+    others = busy_processors()
     torch.set_num_threads(arguments.threads)
     preset = None if arguments.pipelines else "quickstart"
     run = load_run(arguments.pipelines, preset, [f"model={arguments.model}", "sampling.temperature=0"], with_data=False)
@@ -104,30 +125,33 @@ def race(arguments: argparse.Namespace) -> int:
         arms += llama_arms(process, run.config.model, eos_ids)
     else:
         print("llama.cpp is left out: this interpreter has no llama_cpp; see --llama-python.", file=sys.stderr)
-    arms = _chosen(arms, arguments.arms)
+    arms = _chosen(arms, arguments.arms, "--arms")
+    limits = dict(arguments.arm_limit)
+    _chosen(arms, list(limits), "--arm-limit")
     settings = {
         "model": run.config.model, "temperature": 0.0, "max_new_tokens": arguments.max_new_tokens,
         "eos_ids": list(eos_ids), "threads": arguments.threads, "arms": [arm.name for arm in arms],
+        "arm_limits": limits,
         "prompts": {prompt.question: hashed(prompt.ids) for prompt in prompts},
         "pipelines": {arm.name: arm.composition.resolved() for arm in run.arms},
     }  # fmt: skip
     store = Store(arguments.out)
-    where = {**environment("cpu"), "command": command(), "load_average_at_start": load}
+    where = {**environment("cpu"), "command": command(), "busy_processors_at_start": others}
     results = {"schema_version": 1, "settings": settings, "environment": where, "arms": {},
                "answers": store.earlier(settings) if arguments.resume else []}  # fmt: skip
     try:
-        return _run(arms, prompts, arguments.max_new_tokens, results, store)
+        return _run(arms, prompts, limits, arguments.max_new_tokens, results, store)
     finally:
         process.close()
 
 
-def _chosen(arms: list[Any], names: list[str] | None) -> list[Any]:
+def _chosen(arms: list[Any], names: list[str] | None, option: str) -> list[Any]:
     from quasar.core.errors import ConfigError, did_you_mean
 
     known = [arm.name for arm in arms]
     for name in names or ():
         if name not in known:
-            raise ConfigError(f"--arms: no arm '{name}'.{did_you_mean(name, known)}")
+            raise ConfigError(f"{option}: no arm '{name}'.{did_you_mean(name, known)}")
     return [arm for arm in arms if names is None or arm.name in names]
 
 
@@ -147,8 +171,13 @@ def _prompts(arguments: argparse.Namespace, tokenizer: Any, max_length: int | No
     else:
         found = [(question.task, question) for question in load_questions(BUNDLED, arguments.limit)]
     conversations = Conversations(tokenizer, "auto")
+    counts = Counter(task for task, _ in found)
+    places = {task: itertools.count() for task in counts}
     prompts = [
-        Prompt(f"{task}/{question.question_id}", task, conversations.ids(question, [])) for task, question in found
+        Prompt(
+            f"{task}/{question.question_id}", task, conversations.ids(question, []), next(places[task]), counts[task]
+        )
+        for task, question in found
     ]
     for prompt in prompts:
         if max_length is not None and len(prompt.ids) + arguments.max_new_tokens > max_length:
@@ -162,7 +191,14 @@ def _files(path: Path) -> list[Path]:
     return sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
 
 
-def _run(arms: list[Any], prompts: list[Prompt], max_new_tokens: int, results: dict[str, Any], store: Any) -> int:
+def _run(
+    arms: list[Any],
+    prompts: list[Prompt],
+    limits: dict[str, int],
+    max_new_tokens: int,
+    results: dict[str, Any],
+    store: Any,
+) -> int:
     from peers_report import summary, table
     from tqdm import tqdm
 
@@ -179,6 +215,8 @@ def _run(arms: list[Any], prompts: list[Prompt], max_new_tokens: int, results: d
                 bar.update()
                 if arm.name not in running or (prompt.question, arm.name) in done:
                     continue
+                if not prompt.among(limits.get(arm.name)):
+                    continue
                 record = _answer(running[arm.name], prompt, arm.name, max_new_tokens)
                 results["answers"].append(record)
                 failures[arm.name] = failures[arm.name] + 1 if "error" in record else 0
@@ -188,9 +226,9 @@ def _run(arms: list[Any], prompts: list[Prompt], max_new_tokens: int, results: d
             results["summary"] = summary(results["arms"], results["answers"])
             store.write(results)
     print(table(results))
-    load = results["environment"]["load_average_at_start"]
-    if is_busy(load):
-        print(f"\nThe machine was busy when this began (load average {load:.1f}): the times mean little.")
+    others = results["environment"]["busy_processors_at_start"]
+    if is_busy(others):
+        print(f"\nThe machine was busy when this began (others used {others:.1f} processors): the times mean little.")
     print(f"\nWritten to {store.path}")
     return 0 if running else 1
 

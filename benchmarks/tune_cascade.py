@@ -29,9 +29,10 @@ from quasar.core.load import choose_device
 from quasar.core.models import LanguageModel
 from quasar.core.pipeline import Pipeline
 from quasar.core.plugins import load_registry
+from quasar.core.records import Generation
 from quasar.core.replay import replay, uniform_steps
 from quasar.core.session import Session
-from quasar.core.types import Draft, Generation
+from quasar.core.types import Draft
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 LENGTHS = (4, 6, 8, 12, 16, 24, 32)

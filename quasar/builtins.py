@@ -21,10 +21,12 @@ def quasar_drafters() -> Iterable[type[Drafter]]:
     from quasar.drafters.best_first import BestFirst
     from quasar.drafters.bigram import Bigram
     from quasar.drafters.draft_model import DraftModel
+    from quasar.drafters.layer_skip import LayerSkip
     from quasar.drafters.lookahead import Lookahead
     from quasar.drafters.ngram import Ngram
     from quasar.drafters.none import NoDraft
     from quasar.drafters.pipeline import Pipeline
+    from quasar.drafters.pld_plus import PldPlus
     from quasar.drafters.pruned import Pruned
     from quasar.drafters.recycling import Recycling
     from quasar.drafters.retrieval import Retrieval
@@ -34,8 +36,10 @@ def quasar_drafters() -> Iterable[type[Drafter]]:
     from quasar.drafters.universal import Universal
 
     without_models = [Ngram, Suffix, Recycling, Lookahead, Retrieval]
+    with_the_verifiers_layers = [PldPlus, LayerSkip]
     of_drafters = [Union, Adaptive, Pipeline, Routed]
-    return [NoDraft, *without_models, *of_drafters, Bigram, DraftModel, Pruned, BestFirst, Universal]
+    of_models = [DraftModel, Pruned, BestFirst, Universal]
+    return [NoDraft, *without_models, *with_the_verifiers_layers, *of_drafters, Bigram, *of_models]
 
 
 @hookimpl
@@ -58,12 +62,13 @@ def quasar_acceptors() -> Iterable[type[Acceptor]]:
     from quasar.acceptors.block import Block
     from quasar.acceptors.coupled import Coupled
     from quasar.acceptors.greedy import Greedy
+    from quasar.acceptors.k_seq import KSeq
     from quasar.acceptors.relaxed import Relaxed
     from quasar.acceptors.stochastic import Stochastic
     from quasar.acceptors.top_k_ratio import TopKRatio
     from quasar.acceptors.typical import Typical
 
-    return [Stochastic, Block, Greedy, Coupled, Relaxed, Typical, TopKRatio]
+    return [Stochastic, Block, KSeq, Greedy, Coupled, Relaxed, Typical, TopKRatio]
 
 
 @hookimpl

@@ -78,7 +78,7 @@ def _add_compare(commands: Any) -> None:
     parser = commands.add_parser("compare", help="run several pipelines on the same prompts and report")
     _add_run_source(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="the first N prompts of each task")
-    parser.add_argument("--data", metavar="SOURCE", help="'bundled' or a JSONL file")
+    parser.add_argument("--data", nargs="+", metavar="SOURCE", help="'bundled' or JSONL files, each then a task")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: runs/NAME-TIME")
     parser.add_argument("--resume", action="store_true", help="continue the run in --output")
     parser.add_argument("--quiet", action="store_true", help="write the files, print nothing")

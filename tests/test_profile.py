@@ -29,7 +29,7 @@ def tiny(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(command, "read_bandwidth", lambda *_: 1e9)
-    monkeypatch.setattr(command, "load_average", lambda: 0.0)
+    monkeypatch.setattr(command, "busy_processors", lambda: 0.0)
 
 
 def loaded(tiny, verifier=None) -> LanguageModel:
@@ -68,7 +68,7 @@ def test_verifier_is_taken_as_yaml(tiny, capsys):
 
 
 def test_table_has_a_block_for_each_context_and_a_busy_machine_is_said_on_standard_error(tiny, capsys, monkeypatch):
-    monkeypatch.setattr(command, "load_average", lambda: 3.0)
+    monkeypatch.setattr(command, "busy_processors", lambda: 3.0)
     words = ["--rounds", "1", "--rows", "1", "6", "--contexts", "8", "--quiet", "--verifier", STOCK]
     assert main(["profile", "--model", str(tiny), *words]) == 0
     printed = capsys.readouterr()
@@ -76,7 +76,10 @@ def test_table_has_a_block_for_each_context_and_a_busy_machine_is_said_on_standa
     assert [line.split()[0] for line in lines[lines.index("") + 3 :][:2]] == ["1", "6"]
     assert "Context 8 " in printed.out
     assert "Floor " in printed.out
-    assert printed.err == "warning: the machine was busy when this began (load average 3.0); the times mean little.\n"
+    assert (
+        printed.err
+        == "warning: the machine was busy when this began (others used 3.0 processors); the times mean little.\n"
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 6])

@@ -64,7 +64,7 @@ class Relaxed(Acceptor):
         mixture = target + share[..., None] * (drafted - target)
         cold = torch.tensor([row.sampling.temperature == 0 for row in context.rows], device=mixture.device)
         hard = softmax_or_one_hot(mixture, 0.0)
-        return accept_exactly(replace(verification, probs=torch.where(cold[:, None, None], hard, mixture)), context)
+        return accept_exactly(replace(verification, laws=torch.where(cold[:, None, None], hard, mixture)), context)
 
     def _draft_laws(self, draft: Draft, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the draft's law at every slot ``[batch, nodes + 1, vocab]`` and its share ``[batch, nodes + 1]``."""

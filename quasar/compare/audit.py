@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from quasar.compare.config import Arm, Run
 from quasar.compare.runner import Conversations
 from quasar.core.batch import Request
+from quasar.core.errors import QuasarError
 from quasar.core.hf.tiny import VOCAB, TinyModels
 from quasar.core.pipeline import Pipeline
 from quasar.core.replay import drift, replay, uniform_steps
@@ -72,7 +73,11 @@ def audit_tiny(run: Run) -> Iterator[Verdict]:
     plain = {"stop": (), "suppress_tokens": (), "bad_words_ids": (), "stop_token_ids": (), "logit_bias": ()}
     sampling = run.sampling.model_copy(update={"max_new_tokens": _TINY_TOKENS, **plain})
     for arm in run.arms:
-        pipeline = Pipeline(arm.composition, models, _Bytes(), ())
+        try:
+            pipeline = Pipeline(arm.composition, models, _Bytes(), ())
+        except QuasarError as error:
+            where = f"arm '{arm.name}' on a tiny random model ('--model' takes the file's own)"
+            raise type(error)(f"{where}: {error}") from error
         requests = [r for name, ids in prompts.items() for r in pipeline.requests([ids], sampling, [name])]
         yield _judge(arm, pipeline, requests)
 

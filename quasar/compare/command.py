@@ -12,9 +12,10 @@ from tqdm import tqdm
 from quasar.compare import report as reporting
 from quasar.compare.config import Run
 from quasar.compare.differences import classify, find_differences
-from quasar.compare.environment import environment, load_average
+from quasar.compare.environment import busy_processors, environment
 from quasar.compare.results import results
 from quasar.compare.runner import Conversations, check_lengths, run_all, warm_up
+from quasar.compare.scoring import Golds, find_golds, score
 from quasar.compare.store import RunFolder, SampleRecord
 from quasar.core.load import choose_device
 from quasar.core.pipeline import Pipeline
@@ -41,11 +42,13 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
     Raises:
         QuasarError: in one line; samples that were finished stay.
     """
-    load = load_average()  # before our own work counts in it
+    others = busy_processors()
     device = choose_device(run.config.device)
+    golds = None if run.config.scoring is None else find_golds(run.questions, run.config.scoring)
     source, conversations = _look(run, quiet)
     folder = RunFolder(output, run.resolved(), resume)
-    pipelines = _load(run, source, conversations.tokenizer, device)
+    pipelines = _load(run, source, conversations.tokenizer, device, folder.measurements)
+    folder.write_measurements()
     run.registry.run_started(run.resolved())
     if run.added and not quiet:
         print(f"Plain arms added as baselines: {', '.join(run.added)}.", file=sys.stderr)
@@ -61,8 +64,8 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
             bar.update()
 
         run_all(run, folder, pipelines, conversations, done)
-    where = {**environment(device), "load_average_at_start": load}
-    return _finish(run, folder, pipelines, conversations, where, quiet)
+    where = {**environment(device), "busy_processors_at_start": others}
+    return _finish(run, folder, pipelines, conversations, where, golds, quiet)
 
 
 def prepare(run: Run, quiet: bool = False) -> tuple[dict[str, Pipeline], Conversations]:
@@ -85,10 +88,12 @@ def _look(run: Run, quiet: bool) -> tuple[Any, Conversations]:
     return source, conversations
 
 
-def _load(run: Run, source: Any, tokenizer: Any, device: str) -> dict[str, Pipeline]:
+def _load(
+    run: Run, source: Any, tokenizer: Any, device: str, measurements: dict[str, Any] | None = None
+) -> dict[str, Pipeline]:
     from quasar.core.hf import loading
 
-    models = loading.LoadedModels(source, device, run.registry)
+    models = loading.LoadedModels(source, device, run.registry, measurements)
     eos_ids = loading.eos_token_ids(source, tokenizer)
     return {arm.name: Pipeline(arm.composition, models, tokenizer, eos_ids) for arm in run.arms}
 
@@ -99,9 +104,10 @@ def _finish(
     pipelines: dict[str, Pipeline],
     conversations: Conversations,
     where: dict[str, Any],
+    golds: Golds | None,
     quiet: bool,
 ) -> dict[str, Any]:
-    """Count, write and show."""
+    """Count, score, write and show."""
     different = find_differences(run, folder.samples)
     classify(different, run, folder.samples, pipelines, conversations)
     parts = {name: pipeline.composition for name, pipeline in pipelines.items()}
@@ -114,6 +120,7 @@ def _finish(
         for name, each in parts.items()
     }
     found = results(run, folder.samples, descriptions, different, where)
+    found["scoring"] = None if golds is None else score(golds, run, folder.samples.values(), quiet)
     folder.write_results(found, reporting.report(found))
     run.registry.run_finished(found)
     if not quiet:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from quasar.compare.data import BUNDLED, Question, load_questions
+from quasar.compare.data import BUNDLED, Question
+from quasar.compare.scoring import ScoringConfig
+from quasar.compare.sources import load_sources
 from quasar.core.components import FULL
 from quasar.core.composition import Composition, compose
 from quasar.core.config import PipelineSpec, apply_overrides, parse_yaml, read_yaml, validate
@@ -26,7 +28,9 @@ class DataConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    source: str = Field(BUNDLED, description="'bundled', or a JSONL file in the Spec-Bench form.")
+    source: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        BUNDLED, description="'bundled', a JSONL file in the Spec-Bench form, or a list of them, each a task."
+    )
     limit: int | None = Field(None, ge=1, description="The first N prompts of each task; all if left out.")
 
 
@@ -53,6 +57,7 @@ class RunConfig(BaseModel):
     chat_template: Literal["auto", "off"] = Field("auto", description="Lay prompts out as a conversation, or not.")
     ignore_eos: bool = Field(False, description="Run every answer to max_new_tokens.")
     device: str = Field("auto", description="'auto', 'cpu' or 'cuda'.")
+    scoring: ScoringConfig | None = Field(None, description="Score answers against the data's gold answers.")
     plugins: tuple[str, ...] = Field((), description="Python files with hooks, relative to this file.")
     published: dict[str, Published] = Field({}, description="Published figures by arm, shown beside ours.")
 
@@ -152,7 +157,7 @@ def load_run(
     preset: str | None = None,
     overrides: Sequence[str] = (),
     limit: int | None = None,
-    source: str | None = None,
+    source: str | Sequence[str] | None = None,
     with_data: bool = True,
 ) -> Run:
     """Read and check a comparison.
@@ -162,7 +167,7 @@ def load_run(
         preset: the name of a preset.
         overrides: ``KEY=VALUE`` with dotted keys; they beat the file.
         limit: prompts per task; beats the file.
-        source: data source; beats the file.
+        source: data source or several; beats the file.
         with_data: read the prompts too.
 
     Raises:
@@ -178,12 +183,14 @@ def load_run(
     baseline = _baseline(config, arms, where)
     for name in config.published.keys() - config.pipelines.keys():
         raise ConfigError(f"{where}: published: no arm '{name}'.{did_you_mean(name, config.pipelines)}")
+    if source is not None and not isinstance(source, str):
+        source = source[0] if len(source) == 1 else tuple(source)
     chosen = config.data.model_copy(
         update={key: value for key, value in (("limit", limit), ("source", source)) if value is not None}
     )
     config = config.model_copy(update={"data": chosen})
     # A source given on the command line is relative to where the user stands, not to the file.
-    questions = load_questions(chosen.source, chosen.limit, None if source is not None else base) if with_data else []
+    questions = load_sources(chosen.source, chosen.limit, None if source is not None else base) if with_data else []
     return Run(config, arms, baseline, added, tuple(questions), registry, where)
 
 

@@ -73,12 +73,16 @@ def load_questions(source: str, limit: int | None = None, base: Path | None = No
         ConfigError: the file is not there, a line in it is wrong, or ``limit`` is below 1; one line that names the
             file, the line and the remedy.
     """
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit: must be at least 1, got {limit}; leave it out to use every prompt.")
     path = _BUNDLED_FILE if source == BUNDLED else _find(source, base)
-    questions = _parse(path)
+    return first_of_each_task(_parse(path), limit)
+
+
+def first_of_each_task(questions: list[Question], limit: int | None) -> list[Question]:
+    """Return the first ``limit`` prompts of each task, all for ``None``; below 1 it is a ``ConfigError``."""
     if limit is None:
         return questions
+    if limit < 1:
+        raise ConfigError(f"limit: must be at least 1, got {limit}; leave it out to use every prompt.")
     seen: Counter[str] = Counter()
     kept = []
     for question in questions:

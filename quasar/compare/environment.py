@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import torch
 import quasar
 from quasar.core.home import processor
 
-_BUSY = 0.7
-"""Load average from which on something else runs."""
+_BUSY = 0.3
+"""Processors that others keep busy, from which on times are not to be trusted."""
+
+_INTERVAL = 0.5
+"""Seconds over which that is observed."""
 
 _PACKAGES = ("torch", "transformers", "torchao", "pluggy", "pydantic")
 
@@ -36,14 +40,34 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
-def is_busy(load: float | None) -> bool:
-    """Whether times are not to be trusted under ``load``: one other process on two cores can slow a forward tenfold."""
-    return load is not None and load >= _BUSY
+def is_busy(processors: float | None) -> bool:
+    """Whether times are not to be trusted: one other process on two cores can slow a forward tenfold."""
+    return processors is not None and processors >= _BUSY
 
 
-def load_average() -> float | None:
-    """Return how many processes wanted a processor during the last minute; ``None`` where the system does not say."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+def busy_processors() -> float | None:
+    """Return how many processors others keep busy now; ``None`` where the system does not say.
+
+    Not the load average: that still counts the command before this one.
+    """
+    readings = []
+    for pause in (0.0, _INTERVAL):
+        time.sleep(pause)
+        readings.append((_busy_seconds(), time.process_time(), time.monotonic()))
+    (all_before, own_before, start), (all_after, own_after, end) = readings
+    if all_before is None or all_after is None:
+        return None
+    return max(0.0, (all_after - all_before) - (own_after - own_before)) / (end - start)
+
+
+def _busy_seconds() -> float | None:
+    """Return the processor time that was used since the start of the machine, by anyone, in seconds."""
+    try:
+        ticks = list(map(int, Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]))
+    except (OSError, ValueError):
+        return None
+    user, nice, system, _idle, _waiting, *others = ticks[:8]  # guests, behind them, are part of user
+    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
 
 
 def _git_revision() -> str | None:

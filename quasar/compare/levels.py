@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quasar.core.types import StepRecord
+from quasar.core.records import StepRecord
 
 _SUMS = ("num_steps", "drafted", "accepted", "emitted", "seconds_draft", "seconds_verify", "seconds_accept")
 
@@ -13,7 +13,7 @@ _SUMS = ("num_steps", "drafted", "accepted", "emitted", "seconds_draft", "second
 def count_levels(steps: Sequence[StepRecord]) -> tuple[dict[str, Any], ...]:
     """Return the counts of one answer for each inner level, outermost first.
 
-    The inner prefill is counted, because it happens in decode and yields a token of the first block.
+    The inner prefill is part of the outer one: it is no step and yields no token.
     """
     levels = sorted({step.level for step in steps})
     return tuple(_count(level, [step for step in steps if step.level == level]) for level in levels)

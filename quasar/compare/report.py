@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quasar.compare.environment import is_busy
-from quasar.compare.report_sections import levels, policies, published
+from quasar.compare.report_sections import levels, policies, published, scores
 from quasar.compare.results import OVERALL
 from quasar.compare.tables import arm_name, grid, number, share
 
@@ -59,7 +59,7 @@ def table(results: Mapping[str, Any]) -> str:
         grid([title for title, _ in _COLUMNS], overall)
         + f"\n\nSpeedup over '{results['baseline']}' / acceptance length, per task:\n\n"
         + grid(["arm", *tasks], by_task)
-        + "".join(f"\n\n{each}" for each in (levels(results), policies(results), published(results)) if each)
+        + "".join(f"\n\n{each}" for show in (levels, policies, published, scores) if (each := show(results)))
     )
 
 
@@ -105,12 +105,12 @@ def differences(results: Mapping[str, Any]) -> str:
 
 def busy(results: Mapping[str, Any]) -> str:
     """Return a warning, if something else ran on the machine when the run began; else nothing."""
-    load = results["environment"]["load_average_at_start"]
-    if not is_busy(load):
+    others = results["environment"]["busy_processors_at_start"]
+    if not is_busy(others):
         return ""
     return (
-        f"\nThe machine was busy when this run began (load average {load:.1f}): threads wait for each other then, and\n"
-        "the times mean little. Counts, texts and acceptance lengths are not affected.\n"
+        f"\nThe machine was busy when this run began (others used {others:.1f} processors): threads wait for each\n"
+        "other then, and the times mean little. Counts, texts and acceptance lengths are not affected.\n"
     )
 
 
@@ -120,12 +120,14 @@ def report(results: Mapping[str, Any]) -> str:
     configuration = environment["configuration"]
     sampling = configuration["sampling"]
     versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    data = configuration["data"]
+    prompts = data["source"] if isinstance(data["source"], str) else ", ".join(data["source"])
     return "\n".join([
         f"# {results['model']}: {', '.join(configuration['pipelines'])}",
         "",
         f"Temperature {sampling['temperature']:g}, up to {sampling['max_new_tokens']} new tokens, seed "
         f"{sampling['seed']}, {configuration['repeats']} repeat(s), batch 1, prompts "
-        f"`{configuration['data']['source']}` (limit {configuration['data']['limit'] or 'none'} a task).",
+        f"`{prompts}` (limit {data['limit'] or 'none'} a task).",
         "",
         table(results),
         "",

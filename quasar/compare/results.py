@@ -94,6 +94,7 @@ def _entry(
         "peak_memory_bytes": int(description.get("arm_weight_bytes", 0)) + max((s.cache_bytes for s in own), default=0),
         "levels": summarise_levels([s.levels for s in own]),
         "rows_forwarded": sum(s.rows_forwarded for s in own),
+        "layers_forwarded": sum(s.layers_forwarded for s in own),
         "seconds_prefill": sum(s.seconds_prefill for s in own),
         "seconds_to_first_token": sum(s.seconds_to_first_token for s in own) / len(own) if own else None,
         "seconds_decode": sum(s.seconds_decode for s in own),

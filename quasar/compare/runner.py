@@ -13,7 +13,7 @@ from quasar.compare.levels import count_levels
 from quasar.compare.store import RunFolder, SampleRecord
 from quasar.core.errors import CapacityError
 from quasar.core.pipeline import Pipeline
-from quasar.core.types import Generation, StepRecord
+from quasar.core.records import Generation, StepRecord
 
 _WARM_UP_TOKENS = 8
 
@@ -177,4 +177,5 @@ def _record(
         seconds_accept=sum(step.seconds_accept for step in decode),
         cache_bytes=generation.peak_bytes,
         levels=count_levels(generation.inner_steps),
+        layers_forwarded=sum(step.layers_forwarded for step in decode),
     )

@@ -34,6 +34,8 @@ class SampleRecord(Sample):
         seconds_to_first_token: seconds from the request to the first committed token.
         cache_bytes: bytes of the key-value cache.
         levels: counts of each level inside the drafter, outermost first; see ``quasar.compare.levels``.
+        layers_forwarded: decoder layers of the verifier's model in decode, summed over columns; drafting with them is
+            included.
     """
 
     seed: int
@@ -48,6 +50,7 @@ class SampleRecord(Sample):
     seconds_to_first_token: float
     cache_bytes: int
     levels: tuple[dict[str, Any], ...] = ()
+    layers_forwarded: int = 0
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SampleRecord:
@@ -63,6 +66,11 @@ class SampleRecord(Sample):
 
 class RunFolder:
     """The output folder of one run.
+
+    Attributes:
+        path: the folder.
+        samples: what was answered so far.
+        measurements: what was measured when the run began and decides in it; see ``ModelProvider``.
 
     Args:
         path: the folder; made if it is not there.
@@ -89,6 +97,8 @@ class RunFolder:
                 _check_same(path, _read(begun)["configuration"], resolved)
         except OSError as error:
             raise ConfigError(f"--output {path}: cannot be written: {error.strerror}.") from error
+        self._measurements_file = path / "measurements.json"
+        self.measurements: dict[str, Any] = _read(self._measurements_file) if self._measurements_file.exists() else {}
         self.samples = {sample.key: sample for sample in self._read_samples()}
 
     def _read_samples(self) -> Iterator[SampleRecord]:
@@ -115,6 +125,11 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
         self.samples[sample.key] = sample
+
+    def write_measurements(self) -> None:
+        """Write ``measurements``, if there are any."""
+        if self.measurements:
+            _write(self._measurements_file, self.measurements)
 
     def write_results(self, results: dict[str, Any], report: str) -> None:
         """Write ``results.json`` and ``report.md``, each whole or not at all."""

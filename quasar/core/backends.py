@@ -66,9 +66,11 @@ class Backend(ABC):
 
     Attributes:
         name: what ``backend:`` says in YAML.
+        activation_bits: most bits that activations may have beside int8 weights.
     """
 
     name: ClassVar[str]
+    activation_bits: ClassVar[int] = 8
 
     @classmethod
     def summary(cls) -> str:
@@ -88,7 +90,13 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def build(
-        cls, model: LanguageModel, precision: Precision, *, quantize_lm_head: bool = False, keep: Collection[str] = ()
+        cls,
+        model: LanguageModel,
+        precision: Precision,
+        *,
+        quantize_lm_head: bool = False,
+        keep: Collection[str] = (),
+        activation_bits: int = 8,
     ) -> Built:
         """Return ``model`` on this backend.
 
@@ -97,6 +105,7 @@ class Backend(ABC):
             precision: what the linear layers compute in.
             quantize_lm_head: int8 for the projection to the vocabulary too.
             keep: names of layers that stay in full precision.
+            activation_bits: of the inputs of int8 layers, at most the attribute of that name.
 
         Raises:
             QuasarError: a weight that the kernels cannot take, named.

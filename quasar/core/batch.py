@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import torch
 
 from quasar.core import trees
-from quasar.core.components import Verifier
+from quasar.core.components import Drafter, Verifier
 from quasar.core.context import Context
 from quasar.core.errors import CapacityError, ConfigError, ContractError
+from quasar.core.records import Generation, StepRecord
 from quasar.core.rows import LogitsProcessor, Row, TokenView
 from quasar.core.sampling import SamplingParams
 from quasar.core.stopping import StopRule
 from quasar.core.streams import Streams
-from quasar.core.types import Acceptance, Generation, StepRecord, Verification
+from quasar.core.types import Acceptance, Verification
 
 Commit = tuple[int, list[int]]
 """A row, and the ids that are final by now."""
@@ -53,6 +54,7 @@ class Batch:
         decode: ids to text, for stop strings.
         level: 0 for the outermost pipeline.
         coupled: drafts are drawn with the target's noise.
+        drafter: says what it holds for these requests.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class Batch:
         decode: Callable[[Sequence[int]], str] | None,
         level: int,
         coupled: bool = False,
+        drafter: Drafter | None = None,
     ) -> None:
-        self._verifier = verifier
+        self._verifier, self._drafter = verifier, drafter
         max_length = verifier.max_length()
         self._ids = [list(request.prompt_ids) for request in requests]
         self._prompts = [len(ids) for ids in self._ids]
@@ -76,7 +79,7 @@ class Batch:
         self._records: list[list[StepRecord]] = [[] for _ in requests]
         self._inner: list[list[StepRecord]] = [[] for _ in requests]
         self._logprobs: list[list[float] | None] = [[] if r.sampling.logprobs else None for r in requests]
-        self._columns = 0
+        self._columns, self._layers = 0, 0
         rows = tuple(
             Row(TokenView(ids), len(ids), r.prompt_id, r.sample_index, r.sampling, r.processors)
             for ids, r in zip(self._ids, requests, strict=True)
@@ -88,6 +91,13 @@ class Batch:
         """Take over what the verifier holds of an earlier batch, so that a common beginning is not forwarded again."""
         self.context.adopt(previous, self._verifier)
         self._columns = self._verifier.rows_forwarded(self.context)
+        self._layers = self._verifier.layers_forwarded(self.context)
+
+    def begin_with(self, verification: Verification) -> None:
+        """Note what the verifier says of the prompts, in a step that commits nothing and is not recorded."""
+        self.context.verification = verification
+        self._columns = self._verifier.rows_forwarded(self.context)
+        self._layers = self._verifier.layers_forwarded(self.context)
 
     @property
     def finished(self) -> bool:
@@ -113,7 +123,7 @@ class Batch:
             ContractError: the acceptance is not a path of the draft.
         """
         self.context.verification = verification
-        tokens = verification.draft.token_ids.tolist()
+        drafted = verification.draft.rows
         paths, counts, last = acceptance.path.tolist(), acceptance.num_accepted.tolist(), acceptance.next_token.tolist()
         commits = []
         for row in [row for row, reason in enumerate(self._reasons) if reason is None]:
@@ -122,7 +132,7 @@ class Batch:
                     f"acceptor '{acceptor}' accepted {counts[row]} tokens on a path of {len(paths[row])}."
                 )
             path = paths[row][: counts[row]]
-            new = [tokens[row][slot - 1] for slot in path] + [last[row]]
+            new = [drafted[row][0][slot - 1] for slot in path] + [last[row]]
             keep, self._reasons[row] = self._rules[row].cut(self._ids[row][self._prompts[row] :], new)
             self._ids[row].extend(new[:keep])
             found = self._logprobs[row]
@@ -153,10 +163,10 @@ class Batch:
         verification = self.context.verification
         assert verification is not None
         batch, draft = self.context.batch, verification.draft
-        depths, nodes = trees.longest_paths(draft), draft.num_nodes.tolist()
+        depths, nodes = trees.longest_paths(draft), [len(tokens) for tokens, _ in draft.rows]
         counts = acceptance.num_accepted.tolist()
         kept = {row: len(ids) for row, ids in commits}
-        columns = self._verifier.rows_forwarded(self.context)
+        columns, layers = self._verifier.rows_forwarded(self.context), self._verifier.layers_forwarded(self.context)
         record = StepRecord(
             is_prefill,
             tuple(nodes[row] if row in kept else 0 for row in range(batch)),
@@ -166,8 +176,9 @@ class Batch:
             columns - self._columns,
             *seconds,
             self.context.level,
+            layers - self._layers,
         )
-        self._columns = columns
+        self._columns, self._layers = columns, layers
         inner = self.context.inner_steps
         if self.context.level:
             inner.append((record, tuple(kept)))
@@ -184,6 +195,7 @@ class Batch:
     def generations(self) -> list[Generation]:
         """Return what became of every request."""
         held = self._verifier.peak_bytes(self.context)
+        held += 0 if self._drafter is None else self._drafter.peak_bytes(self.context)
         return [
             Generation(
                 tuple(ids[prompt:]),

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 _GROWTH = 64
+_STATES = -1  # the key under which hidden states lie among the layers: they grow and move with them
 
 
 class KVCache:
     """Keys and values of every layer, ``[batch, kv_heads, capacity, head_dim]`` each, made at a layer's first write.
 
-    The cache knows no lengths: whoever owns it (a ``Session``) knows which entries are meant.
+    The cache knows no lengths: whoever owns it (a ``Session``) knows which entries are meant. Where a model is run in
+    stages, it keeps the hidden states that a stage wrote as well, one for each entry.
 
     Args:
         batch: rows.
@@ -56,6 +58,17 @@ class KVCache:
                 rows = torch.arange(self.batch, device=new.device)[:, None]
                 store[rows, :, entries] = new.transpose(1, 2)
         return stored[0][:, :, :end], stored[1][:, :, :end]
+
+    def write_states(self, states: Tensor, entries: Tensor) -> None:
+        """Keep hidden states ``[batch, query, hidden]`` of new entries, ``[batch, query]`` int64."""
+        kept = states[:, None]  # [batch, 1, query, hidden], as the keys of one head
+        self.write(_STATES, kept, kept[..., :0], entries, 0)
+
+    def states(self) -> Tensor:
+        """Return the hidden states of all entries, ``[batch, capacity, hidden]``; hidden is 0 if none were written."""
+        if _STATES not in self._layers:
+            return torch.empty((self.batch, self.capacity, 0))
+        return self._layers[_STATES][0][:, 0]
 
     def stores(
         self, layer: int, kv_heads: int, head_dims: tuple[int, int], dtype: torch.dtype, device: torch.device

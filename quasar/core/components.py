@@ -19,7 +19,7 @@ A new drafter is one file::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PlainSerializer, PlainValidator, ValidationInfo
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Law = Literal["none", "point_mass", "sampled"]
 """How a drafter chooses tokens: it never drafts, it chooses without sampling, or it samples from laws it returns."""
 
-
 FULL = "full"
 """The precision of a verifier that is the target model itself."""
 
@@ -43,8 +42,7 @@ class Component(ABC):
     """Base of drafters, verifiers and acceptors.
 
     A component that contains others declares them as options, e.g. ``drafter: Drafter`` or ``drafters: list[Drafter]``.
-    In YAML they are written as everywhere, a name or a mapping with ``use``; in Python they are objects. They are
-    loaded with it.
+    In YAML they are a name or a mapping with ``use``, in Python objects. They are loaded with it.
 
     Attributes:
         name: what YAML files call it.
@@ -83,9 +81,9 @@ class Component(ABC):
     def _as_option(cls, value: Any, info: ValidationInfo) -> Self:
         build = (info.context or {}).get("build")  # from `quasar.core.composition.build`, which knows the names
         part = build(cls.kind, value, info.field_name) if build and not isinstance(value, Component) else value
-        if not isinstance(part, cls):
-            raise ValueError(f"should be a {cls.kind}, as an object of class {cls.__name__}")
-        return part
+        if isinstance(part, cls):
+            return part
+        raise ValueError(f"should be a {cls.kind}, as an object of class {cls.__name__}")
 
     def resolved(self) -> dict[str, Any]:
         """Return name and options as in YAML, defaults included."""
@@ -104,14 +102,16 @@ class Component(ABC):
         """Iterate over the components among the options."""
         for name in type(self.config).model_fields:
             value = getattr(self.config, name)
-            values = (
-                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
-            )
-            yield from (part for part in values if isinstance(part, Component))
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+            yield from (part for part in parts if isinstance(part, Component))
 
     def storages(self) -> dict[int, int]:
         """Return the bytes of every weight that the loaded component holds, by storage, so that sharing is seen."""
         return {storage: size for part in self.parts() for storage, size in part.storages().items()}
+
+    def peak_bytes(self, context: Context) -> int:
+        """Return the bytes held for these requests beside weights, e.g. in key-value caches."""
+        return sum(part.peak_bytes(context) for part in self.parts())
 
 
 class Drafter(Component):
@@ -137,9 +137,16 @@ class Drafter(Component):
 
         Drafters among the options meet the same one. A draft may depend on what a forward costs, never on its result.
         """
-        for part in self.parts():
-            if isinstance(part, Drafter):
-                part.meet(verifier)
+        for part in self._drafters():
+            part.meet(verifier)
+
+    def prefill(self, context: Context) -> None:
+        """Read the prompts, before the verifier does; it counts as prefill. What is not read now is read later."""
+        for part in self._drafters():
+            part.prefill(context)
+
+    def _drafters(self) -> Iterator[Drafter]:
+        yield from (part for part in self.parts() if isinstance(part, Drafter))
 
     @abstractmethod
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
@@ -153,12 +160,6 @@ class Drafter(Component):
             context: committed ids per row, parameters, streams, the last verification. Read-only.
             budget: per row, the longest path that can still be used; 0 for a row that has finished.
         """
-
-
-def joint_law(parts: Iterable[Drafter]) -> Law:
-    """Return the law of a drafter that drafts with any of ``parts``: sampled if one of them samples."""
-    laws = {part.law for part in parts}
-    return "sampled" if "sampled" in laws else "point_mass" if "point_mass" in laws else "none"
 
 
 class Verifier(Component):
@@ -196,8 +197,8 @@ class Verifier(Component):
         """Columns computed so far for these requests, padding included; 0 if not counted."""
         return 0
 
-    def peak_bytes(self, context: Context) -> int:
-        """Bytes held for these requests (key-value cache); weights are in ``describe``."""
+    def layers_forwarded(self, context: Context) -> int:
+        """Decoder layers computed so far, summed over all columns; drafting with the verifier's own is included."""
         return 0
 
     @abstractmethod

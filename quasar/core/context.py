@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from quasar.core import laws
+from quasar.core.records import StepRecord
 from quasar.core.rows import LogitsProcessor, Row, TokenView
 from quasar.core.streams import Streams
-from quasar.core.types import Draft, StepRecord, Verification
+from quasar.core.types import Draft, Verification
 
 __all__ = ["Context", "LogitsProcessor", "Row", "TokenView"]
 
@@ -89,6 +90,10 @@ class Context:
         Two drafters with the same random numbers would draw siblings that depend on each other, which is biased.
         """
         return replace(self, streams=self.streams.part(number))
+
+    def judge(self, draft: Draft, logits: Tensor) -> Verification:
+        """Return the verification that a target's logits make, ``[batch, nodes + 1, vocab]``."""
+        return Verification(draft, laws.target_laws(logits, draft, self.rows), logits)
 
     def law(self, logits: Tensor, draft: Draft) -> Tensor:
         """Turn logits into laws; the one function for both sides, see ``quasar.core.laws.law``."""

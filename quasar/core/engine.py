@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from quasar.core import trees
 from quasar.core.batch import Batch, Commit, Request, check_prompt
 from quasar.core.components import Acceptor, Drafter, Verifier
-from quasar.core.types import Draft, Generation, StepRecord
+from quasar.core.records import Generation, StepRecord
+from quasar.core.types import Draft
 
 __all__ = ["Engine", "Listener", "Request"]
 
@@ -74,13 +75,14 @@ class Engine:
         """
         for request in requests:
             check_prompt(request, self.verifier.max_length())
-        return Batch(requests, self.verifier, self._eos_ids, self._decode, self._level, self.acceptor.couples)
+        couples = self.acceptor.couples
+        return Batch(requests, self.verifier, self._eos_ids, self._decode, self._level, couples, self.drafter)
 
     def step(self, batch: Batch) -> list[Commit]:
         """Propose, verify, accept, commit; returns the committed ids of every row that was still running."""
         is_prefill = batch.context.verification is None
         started = self._clock()
-        draft = Draft.empty(batch.context.batch) if is_prefill else self._propose(batch)
+        draft = self._read(batch) if is_prefill else self._propose(batch)
         proposed = self._clock()
         verification = self.verifier.verify(batch.context, draft)
         verified = self._clock()
@@ -91,6 +93,15 @@ class Engine:
             if self._on_step is not None:
                 self._on_step(record)
         return commits
+
+    def prefill(self, batch: Batch) -> None:
+        """Let drafter and verifier read the prompts without a token being drawn; the next step drafts at once."""
+        batch.begin_with(self.verifier.verify(batch.context, self._read(batch)))
+
+    def _read(self, batch: Batch) -> Draft:
+        if any(batch.budget()):
+            self.drafter.prefill(batch.context)
+        return Draft.empty(batch.context.batch)
 
     def _propose(self, batch: Batch) -> Draft:
         budget = batch.budget()

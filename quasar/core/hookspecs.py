@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from quasar.core.backends import Backend
     from quasar.core.components import Acceptor, Drafter, Verifier
-    from quasar.core.types import StepRecord
+    from quasar.core.records import StepRecord
 
 
 def quasar_drafters() -> Iterable[type[Drafter]]:  # type: ignore[empty-body]

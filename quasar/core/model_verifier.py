@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import cast
 
 from quasar.core.components import Verifier
 from quasar.core.context import Context
-from quasar.core.models import LanguageModel, ModelProvider, describe
+from quasar.core.early_exit import EarlyExit, StagedSession
+from quasar.core.models import LanguageModel, ModelProvider, StagedModel, describe
 from quasar.core.session import Session
 from quasar.core.types import Draft, Verification
 
@@ -19,6 +21,7 @@ class ModelVerifier(Verifier):
     """
 
     model: LanguageModel
+    _exits: frozenset[int] = frozenset()
 
     @abstractmethod
     def load_model(self, models: ModelProvider) -> LanguageModel:
@@ -44,16 +47,27 @@ class ModelVerifier(Verifier):
         """Those of the model."""
         return self.model.storages()
 
-    def _session(self, context: Context) -> Session:
-        def make() -> Session:
-            room = max(len(row.token_ids) + row.sampling.max_new_tokens for row in context.rows)
-            return Session(self.model, context.batch, room + 32)
+    def early_exit(self, layer: int) -> EarlyExit:
+        """Let a drafter in after the first ``layer`` layers; see ``quasar.core.early_exit.early_exit``."""
+        self._exits |= {layer}
+        return EarlyExit(cast(StagedModel, self.model), layer, self._session)
+
+    def _session(self, context: Context) -> Session | StagedSession:
+        def make() -> Session | StagedSession:
+            room = 32 + max(len(row.token_ids) + row.sampling.max_new_tokens for row in context.rows)
+            if self._exits:
+                return StagedSession(cast(StagedModel, self.model), context.batch, room, sorted(self._exits))
+            return Session(self.model, context.batch, room)
 
         return context.scratch(self, make)
 
     def rows_forwarded(self, context: Context) -> int:
         """Columns computed so far for these requests."""
         return self._session(context).columns_forwarded
+
+    def layers_forwarded(self, context: Context) -> int:
+        """Decoder layers computed so far, summed over all columns."""
+        return self._session(context).layers_forwarded
 
     def peak_bytes(self, context: Context) -> int:
         """Bytes of the key-value cache."""
@@ -62,4 +76,4 @@ class ModelVerifier(Verifier):
     def verify(self, context: Context, draft: Draft) -> Verification:
         """Forward the tokens that are not cached and the draft; return the laws after each slot."""
         logits = self._session(context).forward([row.token_ids for row in context.rows], draft)
-        return Verification(draft, context.law(logits, draft), logits)
+        return context.judge(draft, logits)

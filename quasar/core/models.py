@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -137,6 +137,31 @@ class LanguageModel(Protocol):
         ...
 
 
+class StagedModel(LanguageModel, Protocol):
+    """A ``LanguageModel`` that can be run in stages: layers [0, e) and then [e, n) are a forward."""
+
+    def forward_layers(
+        self, block: Block, cache: KVCache, layers: range, states: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Run some of the layers over one block.
+
+        Args:
+            block: as for ``forward``; ``num_logits`` may be 0, and then the head is not run.
+            cache: holds these layers' earlier entries; theirs only are written.
+            layers: consecutive ones.
+            states: hidden states before the first of them, ``[batch, query, hidden]``; ``None`` for the embeddings, if
+                that is layer 0.
+
+        Returns:
+            The hidden states after the last of them, ``[batch, query, hidden]``, and what the final norm and the head
+            make of the last ``num_logits`` columns, ``[batch, num_logits, vocab]``.
+
+        Raises:
+            UnsupportedModelError: the layers are not a plain stack.
+        """
+        ...
+
+
 def describe(model: LanguageModel) -> dict[str, object]:
     """Return dtype, device and bytes of weights, for reports."""
     return {
@@ -171,7 +196,16 @@ class TextCodec(Protocol):
 
 
 class ModelProvider(Protocol):
-    """Hands out models; the same model in the same precision is loaded once."""
+    """Hands out models; the same model in the same precision is loaded once.
+
+    Attributes:
+        device: where models are.
+        measurements: what was measured when components were loaded and decides later, by what it is of; JSON values. A
+            comparison keeps it with the run and reads it back, so that a resumed run repeats itself.
+    """
+
+    device: str
+    measurements: dict[str, Any]
 
     def target(self, dtype: str = "auto") -> LanguageModel:
         """Return the pipeline's target model in ``dtype`` (``auto`` is the checkpoint's)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quasar.core.engine import Engine, Request
-from quasar.core.types import Generation
+from quasar.core.records import Generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from quasar.core.context import Context
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import ConfigError
 from quasar.core.output import Output, Stream
+from quasar.core.records import Generation, StepRecord
 from quasar.core.sampling import SamplingParams
-from quasar.core.types import Generation, StepRecord
 
 
 class Pipeline:

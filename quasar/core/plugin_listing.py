@@ -115,7 +115,8 @@ def settle(entries: list[Entry]) -> list[Entry]:
                 remedy = f"uninstall one, or choose with {ALLOW_LIST}"
                 entry.error = f"{entry.kind} {entry.name!r} is provided by {everyone}; {remedy}"
             elif not entry.source.is_builtin:
-                entry.error = f"{entry.kind} {entry.name!r} of {entry.source}: the name belongs to a built-in"
+                remedy = "give it another name"
+                entry.error = f"{entry.kind} {entry.name!r} of {entry.source}: the name belongs to a built-in; {remedy}"
     for entry in entries:
         if entry.source.is_file and entry.error is not None:
             raise PluginError(entry.error)

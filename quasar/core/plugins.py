@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from quasar.core.backends import Backend
     from quasar.core.components import Component
-    from quasar.core.types import StepRecord
+    from quasar.core.records import StepRecord
 
 __all__ = ["HOOKS", "KINDS", "Listed", "Registry", "Source", "hookimpl", "load_registry"]
 

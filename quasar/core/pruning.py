@@ -9,8 +9,10 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
+from quasar.core.backend_choice import choose_backend
+from quasar.core.backends import STOCK, Built, check_name
 from quasar.core.errors import ConfigError
 from quasar.core.models import LanguageModel, ModelProvider
 from quasar.core.own_texts import own_texts
@@ -33,6 +35,15 @@ class PruningOptions(BaseModel):
     dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
         "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
     )
+    backend: str = Field(
+        "auto",
+        description="What multiplies: torch, an installed backend, or auto, the fastest for the whole model.",
+    )
+
+    @field_validator("backend")
+    @classmethod
+    def _known(cls, value: str, info: ValidationInfo) -> str:
+        return check_name(value, info)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +54,20 @@ class PrunedModel:
         model: over the target's own tensors.
         kept: numbers of the target's layers that it has.
         num_layers: layers of the target.
+        backend: what multiplies.
     """
 
     model: LanguageModel
     kept: tuple[int, ...]
     num_layers: int
+    backend: str = STOCK
 
     def describe(self) -> dict[str, object]:
-        """Return which layers stayed, for reports."""
-        return {"layers_kept": list(self.kept), "layers_of_target": self.num_layers}
+        """Return which layers stayed and what runs them, for reports."""
+        return {"layers_kept": list(self.kept), "layers_of_target": self.num_layers, "backend": self.backend}
 
 
-def pruned_copy(models: ModelProvider, dtype: str, ratio: float, method: Method) -> PrunedModel:
+def pruned_copy(models: ModelProvider, dtype: str, ratio: float, method: Method, backend: str = "auto") -> PrunedModel:
     """Return the target without some of its layers, made once for all that ask for the same.
 
     Args:
@@ -62,9 +75,11 @@ def pruned_copy(models: ModelProvider, dtype: str, ratio: float, method: Method)
         dtype: of the target.
         ratio: share of the layers that stay, rounded to whole layers.
         method: which ones go.
+        backend: ``auto``, ``torch``, or a backend's name; a copy with fewer layers is a decoder of the same family, so
+            what serves the target serves it.
 
     Raises:
-        ConfigError: no layer would stay.
+        ConfigError: no layer would stay, or the backend cannot be used here.
         UnsupportedModelError: the model's layers cannot be left out.
     """
     target = models.target(dtype)
@@ -75,15 +90,19 @@ def pruned_copy(models: ModelProvider, dtype: str, ratio: float, method: Method)
             f"take {1 / target.num_layers:.2g} or more."
         )
 
+    chosen = choose_backend(models, dtype, backend)
+
     def make() -> PrunedModel:
         influences: Sequence[float] = ()
         if method == "block_influence":
             influences = models.derived(f"block_influences/{dtype}", lambda: block_influences(target))
         kept = layers_to_keep(target.num_layers, count, method, influences)
         dropped = set(range(target.num_layers)) - set(kept)
-        return PrunedModel(target.without_layers(dropped), kept, target.num_layers)
+        copy = target.without_layers(dropped)
+        built = Built(copy, STOCK) if chosen is None else chosen.build(copy, "full")
+        return PrunedModel(built.model, kept, target.num_layers, built.backend)
 
-    return models.derived(f"pruned/{dtype}/{count}/{method}", make)
+    return models.derived(f"pruned/{dtype}/{count}/{method}/{chosen and chosen.name}", make)
 
 
 def layers_to_keep(num_layers: int, count: int, method: Method, influences: Sequence[float] = ()) -> tuple[int, ...]:

@@ -20,6 +20,15 @@ MAX_STEPS = 127
 _ROWS_AT_ONCE = 64
 
 
+def activation_steps(bits: int, columns: int) -> int:
+    """Return the steps on either side of zero that activations of ``bits`` bits have, against weights of 8.
+
+    Fewer than the bits allow where a row of ``columns`` products could otherwise exceed int32: 12 bits are whole up to
+    8,260 columns.
+    """
+    return min(int(2 ** (bits - 1)) - 1, (2**31 - 1) // (MAX_STEPS * columns))
+
+
 def quantize_rows(x: Tensor, steps: int = MAX_STEPS) -> tuple[Tensor, Tensor]:
     """Quantise every row by its own largest magnitude, rounding half to even.
 

@@ -6,15 +6,14 @@ current slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from quasar.core import trees
 from quasar.core.context import Context
 from quasar.core.laws import residual
-from quasar.core.streams import certain_tokens, draw, uniforms
+from quasar.core.streams import draw, uniforms
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
 
 Rule = Callable[[Verification, Context], Acceptance]
@@ -47,27 +46,41 @@ def sample_and_compare(verification: Verification, context: Context) -> Acceptan
     code for deterministic drafts, with one draw a node instead of one test a child.
     """
     draft = verification.draft
-    samples = certain_tokens(verification.probs)  # [batch, nodes + 1]
-    if samples is None:
-        positions = context.committed()[:, None] + trees.depths(draft)
-        samples = draw(verification.probs, context.streams.target(positions))
-    samples = samples.cpu()
-    paths, counts, last = [], [], []
-    # A few integers a row: Python is quicker with them than one torch call a node.
-    rows = zip(
-        samples.tolist(), draft.token_ids.tolist(), draft.parents.tolist(), draft.num_nodes.tolist(), strict=True
-    )
-    for wanted, tokens, parents, count in rows:
-        path, slot = [], 0
-        for node in range(count):
-            if parents[node] == slot and tokens[node] == wanted[slot]:
-                slot = node + 1
-                path.append(slot)
-        paths.append([*path, *[0] * (draft.nodes - len(path))])
-        counts.append(len(path))
-        last.append(wanted[slot])
-    path_tensor = torch.tensor(paths, dtype=torch.int64).reshape(draft.batch, draft.nodes)
-    return Acceptance(path_tensor, torch.tensor(counts), torch.tensor(last))
+    following = _following(verification, context)
+    paths: list[list[int]] = [[] for _ in draft.rows]
+    slots, last = [0] * draft.batch, [0] * draft.batch
+    going = list(range(draft.batch))
+    while going:  # one depth more for the rows whose sample was drafted; nothing is drawn where the walk does not come
+        sampled = following(going, [slots[row] for row in going], len(paths[going[0]]))
+        reached, going = going, []
+        for row, token in zip(reached, sampled, strict=True):
+            last[row] = token
+            for node, pair in enumerate(zip(*draft.rows[row], strict=True)):
+                if pair == (token, slots[row]):
+                    slots[row] = node + 1
+                    paths[row].append(node + 1)
+                    going.append(row)
+                    break
+    padded = [[*path, *[0] * (draft.nodes - len(path))] for path in paths]
+    path_tensor = torch.tensor(padded, dtype=torch.int64).reshape(draft.batch, draft.nodes)
+    return Acceptance(path_tensor, torch.tensor([len(path) for path in paths]), torch.tensor(last))
+
+
+def _following(
+    verification: Verification, context: Context
+) -> Callable[[Sequence[int], Sequence[int], int], Sequence[int]]:
+    """Return how to get, from rows, a slot of each and the slots' depth, what the target stream puts after them."""
+    if verification.certain is not None:
+        table: list[list[int]] = verification.certain.tolist()
+        return lambda rows, slots, depth: [table[row][slot] for row, slot in zip(rows, slots, strict=True)]
+    committed = context.committed()[:, None]
+
+    def drawn(rows: Sequence[int], slots: Sequence[int], depth: int) -> Sequence[int]:
+        keys = context.streams.target(committed + depth)[list(rows), 0]
+        tokens: list[int] = draw(verification.probs[list(rows), list(slots)], keys).tolist()
+        return tokens
+
+    return drawn
 
 
 def drawn_from(draft: Draft, trials: Trials, trial: int | Tensor, like: Tensor) -> Tensor:

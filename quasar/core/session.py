@@ -42,9 +42,19 @@ class Session:
         self.columns_forwarded = 0
 
     @property
+    def cache(self) -> KVCache:
+        """The model's cache, for whoever reads what it holds of a text."""
+        return self._cache
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the cache."""
         return self._cache.nbytes
+
+    @property
+    def layers_forwarded(self) -> int:
+        """Decoder layers computed so far, summed over all columns."""
+        return self.columns_forwarded * self._model.num_layers
 
     def cached_length(self, row: int) -> int:
         """Tokens of a row that are in the cache, draft nodes not counted."""
@@ -60,24 +70,34 @@ class Session:
         Returns:
             ``[batch, nodes + 1, vocab]`` in the model's dtype.
         """
+        self._prefill(texts, kept=1)  # at least the last token is forwarded: its logits are wanted
+        return self._run(texts, draft, draft.nodes + 1)
+
+    def read(self, texts: Sequence[Sequence[int]], draft: Draft) -> None:
+        """Put ``texts`` and the nodes of ``draft`` into the cache, without logits; free for what is there already."""
+        self._prefill(texts, kept=0)
+        if draft.nodes or any(len(text) > len(done) for text, done in zip(texts, self._cached, strict=True)):
+            self._run(texts, draft, 0)
+
+    def _prefill(self, texts: Sequence[Sequence[int]], kept: int) -> None:
+        """Reconcile every row, and forward long texts up to a last chunk; ``kept`` tokens at the end stay pending."""
         for row, text in enumerate(texts):
-            self._reconcile(row, text)
+            self._reconcile(row, text, kept)
         nothing = Draft.empty(len(texts))
         while max(len(text) - len(done) for text, done in zip(texts, self._cached, strict=True)) > PREFILL_CHUNK:
             ends = [min(len(text), len(done) + PREFILL_CHUNK) for text, done in zip(texts, self._cached, strict=True)]
-            self._run([text[:end] for text, end in zip(texts, ends, strict=True)], nothing)
+            self._run([text[:end] for text, end in zip(texts, ends, strict=True)], nothing, min(kept, 1))
             for row, text in enumerate(texts):
-                self._reconcile(row, text)
-        return self._run(texts, draft)
+                self._reconcile(row, text, kept)
 
-    def _reconcile(self, row: int, text: Sequence[int]) -> None:
+    def _reconcile(self, row: int, text: Sequence[int], kept: int) -> None:
         """Cut a row's cached text to what ``text`` begins with, after taking the matching path of its tail over.
 
-        At least the last token of ``text`` stays to be forwarded: its logits are wanted.
+        At least ``kept`` tokens at the end of ``text`` stay to be forwarded.
         """
         cached, (tokens, parents) = self._cached[row], self._tails[row]
         self._tails[row] = ([], [])
-        limit = len(text) - 1
+        limit = len(text) - kept
         common = min(len(cached), limit)
         if cached[:common] != list(text[:common]):
             common = next(i for i, (old, new) in enumerate(zip(cached, text, strict=False)) if old != new)
@@ -98,29 +118,28 @@ class Session:
         self._cache.move(row, path, common)
         cached.extend(text[common : common + len(path)])
 
-    def _run(self, texts: Sequence[Sequence[int]], draft: Draft) -> Tensor:
-        block = self._block(texts, draft)
-        query = block.token_ids.shape[1]
-        self._cache.reserve(int(block.lengths.max()) + query)
+    def _run(self, texts: Sequence[Sequence[int]], draft: Draft, num_logits: int) -> Tensor:
+        block = self._block(texts, draft, num_logits)
+        self._cache.reserve(max(map(len, self._cached)) + block.token_ids.shape[1])
         self.columns_forwarded += block.token_ids.numel()
         logits = self._model.forward(block, self._cache)
         for row, text in enumerate(texts):
             self._cached[row].extend(text[len(self._cached[row]) :])
-            count = int(draft.num_nodes[row])
-            self._tails[row] = (draft.token_ids[row, :count].tolist(), draft.parents[row, :count].tolist())
+            self._tails[row] = draft.rows[row]
         return logits
 
-    def _chain(self, token_ids: Tensor, lengths: Tensor, num_logits: int) -> Block:
-        """Return the block of chains without padding: nearly every step, and a tenth of the work of any layout."""
-        batch, query = token_ids.shape
-        columns = torch.arange(query)
-        positions = lengths[:, None] + columns
-        if self._model.max_length is not None:
-            positions.clamp_(max=self._model.max_length - 1)
-        visible = _triangle(query).expand(batch, query, query)
-        return Block(token_ids, positions, columns.expand(batch, query), visible, lengths, num_logits)
+    def _chain(self, rows: Sequence[Sequence[int]], lengths: Sequence[int], num_logits: int) -> Block:
+        """Return the block of rows without branches: nearly every step, and a tenth of the work of any layout."""
+        batch, query = len(rows), len(rows[0])
+        columns, visible = _columns(query)
+        last = torch.iinfo(torch.int64).max if self._model.max_length is None else self._model.max_length - 1
+        positions = [[min(length + column, last) for column in range(query)] for length in lengths]
+        tokens, places, starts = (torch.tensor(each, dtype=torch.int64) for each in (rows, positions, lengths))
+        return Block(
+            tokens, places, columns.expand(batch, query), visible.expand(batch, query, query), starts, num_logits
+        )
 
-    def _block(self, texts: Sequence[Sequence[int]], draft: Draft) -> Block:
+    def _block(self, texts: Sequence[Sequence[int]], draft: Draft, num_logits: int) -> Block:
         """Lay pending tokens and draft nodes out in columns, slot 0 of all rows in the same one.
 
         Rows with fewer pending tokens are padded on the left; padding is written behind the row's own new entries,
@@ -130,10 +149,13 @@ class Session:
         pending = [list(text[length:]) for text, length in zip(texts, lengths, strict=True)]
         width = max(map(len, pending))
         batch, query = len(texts), width + draft.nodes
-        nodes = draft.token_ids.where(trees.used(draft), 0)  # padding may hold anything
         if trees.is_chain(draft) and all(len(own) == width for own in pending):
-            return self._chain(torch.cat([torch.tensor(pending), nodes], dim=1), torch.tensor(lengths), draft.nodes + 1)
-        tokens = torch.tensor([[*[0] * (width - len(own)), *own] for own in pending])
+            rows = zip(pending, draft.rows, strict=True)
+            chains = [[*own, *tokens, *[0] * (draft.nodes - len(tokens))] for own, (tokens, _) in rows]
+            return self._chain(chains, lengths, num_logits)
+        nodes = draft.token_ids.where(trees.used(draft), 0)  # padding may hold anything
+        tokens = torch.tensor([[*[0] * (width - len(own)), *own] for own in pending], dtype=torch.int64)
+        tokens = tokens.reshape(batch, width)
         start, column = torch.tensor(lengths)[:, None], torch.arange(query)
         pad = torch.tensor([[width - len(own)] for own in pending])  # [batch, 1]
         positions = torch.where(column >= pad, start + column - pad, 0)
@@ -150,10 +172,13 @@ class Session:
             # Nodes past the model's end are padding of a ragged batch or will be cut; they must not index out of range.
             positions.clamp_(max=self._model.max_length - 1)
         token_ids = torch.cat([tokens, nodes], dim=1)
-        return Block(token_ids, positions, offsets, visible, start[:, 0], draft.nodes + 1)
+        return Block(token_ids, positions, offsets, visible, start[:, 0], num_logits)
 
 
 @cache
-def _triangle(size: int) -> Tensor:
-    """Return which of ``size`` columns in a row sees which: itself and those before it. Shared, never written."""
-    return torch.ones((size, size), dtype=torch.bool).tril_()
+def _columns(size: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers of ``size`` columns in a row, and which sees which: itself and those before it.
+
+    Shared, never written.
+    """
+    return torch.arange(size), torch.ones((size, size), dtype=torch.bool).tril_()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -48,13 +49,30 @@ def fold(key: Tensor, value: Tensor | int) -> Tensor:
 
 def uniforms(keys: Tensor) -> Tensor:
     """Return one uniform number per key, float64, same shape: never 0 and never 1, to which 53 bits would round."""
-    return (_shift(mix(keys), 12).to(torch.float64) + 0.5) * 2.0**-52
+    return uniforms_(keys.clone())
+
+
+def uniforms_(keys: Tensor) -> Tensor:
+    """As ``uniforms``, and uses ``keys`` up: a vocabulary of noise is too large for a new tensor at every operation."""
+    other = torch.empty_like(keys)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):  # ``mix``
+        torch.bitwise_right_shift(keys, shift, out=other)
+        keys ^= other.bitwise_and_((1 << (64 - shift)) - 1)
+        if factor is not None:
+            keys *= _signed(factor)
+    torch.bitwise_right_shift(keys, 12, out=other)
+    return other.bitwise_and_((1 << 52) - 1).to(torch.float64).add_(0.5).mul_(2.0**-52)
+
+
+@cache
+def _counters(vocab: int, device: torch.device) -> Tensor:
+    """Return what tells the tokens of a vocabulary apart. Shared, never written."""
+    return torch.arange(vocab, device=device) * _signed(_GOLDEN)
 
 
 def exponentials(keys: Tensor, vocab: int) -> Tensor:
     """Return exponential noise for each key, indexed by token id, ``[..., vocab]`` float64."""
-    counters = torch.arange(vocab, device=keys.device) * _signed(_GOLDEN)
-    return -uniforms(keys[..., None] + counters).log_()
+    return uniforms_(keys[..., None] + _counters(vocab, keys.device)).log_().neg_()
 
 
 def draw(probs: Tensor, keys: Tensor) -> Tensor:

@@ -13,11 +13,12 @@ from torch import Tensor
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.context import Context, LogitsProcessor, Row, TokenView
 from quasar.core.engine import Engine, Request
+from quasar.core.records import Generation
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams, draw
 from quasar.core.testing_laws import SMALLEST_P, texts_against_law
 from quasar.core.testing_references import TARGET, TableVerifier
-from quasar.core.types import Draft, Generation
+from quasar.core.types import Draft
 
 Kind = TypeVar("Kind")
 

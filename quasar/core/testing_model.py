@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -52,9 +52,15 @@ class TinyModel:
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
         self.layers.to(dtype)
 
-    @torch.inference_mode()
     def forward(self, block: Block, cache: KVCache) -> Tensor:
         """Run one block; see ``LanguageModel.forward``."""
+        return self.forward_layers(block, cache, range(self.num_layers))[1]
+
+    @torch.inference_mode()
+    def forward_layers(
+        self, block: Block, cache: KVCache, layers: range, states: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Run some of the layers over one block; see ``StagedModel.forward_layers``."""
         batch, query = block.token_ids.shape
         lengths = block.lengths[:, None]
         end = int(lengths.max()) + query
@@ -62,12 +68,13 @@ class TinyModel:
         new = (lengths + torch.arange(query))[:, None, :].expand(batch, query, query)
         seen.scatter_(2, new, block.visible)
         weights = seen.to(self.dtype) / seen.sum(dim=-1, keepdim=True)
-        hidden = self._embed(block.token_ids, block.positions)
-        for number, mix in enumerate(self._mixes()):
+        hidden = self._embed(block.token_ids, block.positions) if states is None else states
+        for number in layers:
+            mix = self._mixes()[number]
             _, values = cache.write(number, hidden[:, None], hidden[:, None], lengths + block.offsets, end)
             hidden = hidden + mix(torch.cat([hidden, weights @ values[:, 0]], dim=-1)).tanh()
         logits: Tensor = self.layers["head"](hidden)[:, query - block.num_logits :]
-        return logits  # [batch, num_logits, vocab]
+        return hidden, logits  # [batch, query, hidden], [batch, num_logits, vocab]
 
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         place = (0.7 * positions[..., None]).sin() + 2
@@ -168,11 +175,13 @@ class TinyModels:
 
     Attributes:
         device: ``cpu``.
+        measurements: see ``ModelProvider``.
     """
 
     device = "cpu"
 
     def __init__(self) -> None:
+        self.measurements: dict[str, Any] = {}
         self._made: dict[str, object] = {}
 
     def target(self, dtype: str = "auto") -> TinyModel:

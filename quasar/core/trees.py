@@ -14,7 +14,7 @@ from quasar.core.types import POINT_MASS, Draft, Trials
 
 def is_chain(draft: Draft) -> bool:
     """Whether every row is a chain."""
-    return bool((draft.parents == torch.arange(draft.nodes, device=draft.parents.device)).all())
+    return all(parents == list(range(len(parents))) for _, parents in draft.rows)
 
 
 def used(draft: Draft) -> Tensor:
@@ -48,9 +48,9 @@ def visibility(draft: Draft) -> Tensor:
 def longest_paths(draft: Draft) -> list[int]:
     """Return the depth of every row's deepest node, 0 for a row without a draft."""
     longest = []
-    for parents, count in zip(draft.parents.tolist(), draft.num_nodes.tolist(), strict=True):
+    for _, parents in draft.rows:
         below = [0]
-        for parent in parents[:count]:
+        for parent in parents:
             below.append(below[parent] + 1)
         longest.append(max(below))
     return longest
@@ -58,9 +58,8 @@ def longest_paths(draft: Draft) -> list[int]:
 
 def prefixes(draft: Draft, row: int) -> list[list[int]]:
     """Return the draft tokens on the path to every slot of ``row``; slot 0 has none."""
-    count = int(draft.num_nodes[row])
     paths: list[list[int]] = [[]]
-    for token, parent in zip(draft.token_ids[row, :count].tolist(), draft.parents[row, :count].tolist(), strict=True):
+    for token, parent in zip(*draft.rows[row], strict=True):
         paths.append([*paths[parent], token])
     return paths
 
@@ -87,13 +86,13 @@ def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, law
     _check_integers("parents", draft.parents, shape, refuse)
     _check_integers("num_nodes", draft.num_nodes, shape[:1], refuse)
     limit, largest = 0 if law == "none" else nodes, torch.inf if vocab_size is None else vocab_size - 1
-    fields = zip(draft.token_ids.tolist(), draft.parents.tolist(), draft.num_nodes.tolist(), strict=True)
-    for row, (tokens, parents, count) in enumerate(fields):  # few integers: lists are quicker than tensors
+    for row, count in enumerate(draft.num_nodes.tolist()):
         if not 0 <= count <= limit:
             refuse("num_nodes", f"within 0..{limit}", f"[{count}] in row {row}")
-        if not all(0 <= parent <= node for node, parent in enumerate(parents[:count])):
+    for row, (tokens, parents) in enumerate(draft.rows):
+        if not all(0 <= parent <= node for node, parent in enumerate(parents)):
             refuse("parents", "slots of earlier nodes", f"{parents} in row {row}")
-        if not all(0 <= token <= largest for token in tokens[:count]):
+        if not all(0 <= token <= largest for token in tokens):
             expected = "token ids" if vocab_size is None else f"within 0..{vocab_size - 1}"
             refuse("token_ids", expected, f"{tokens} in row {row}")
     for row, (longest, most) in enumerate(zip(longest_paths(draft), budget, strict=True)):

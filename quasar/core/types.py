@@ -7,7 +7,8 @@ Everything here is frozen. **Slots** are the index that all of them share: slot 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Trials:
     table: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Draft:
     """A tree of proposed tokens for each row of the batch; a chain is a tree without branches.
 
@@ -66,6 +67,12 @@ class Draft:
     def nodes(self) -> int:
         """Widest row, in nodes."""
         return self.token_ids.shape[1]
+
+    @cached_property
+    def rows(self) -> tuple[tuple[list[int], list[int]], ...]:
+        """Token ids and parents of every row's own nodes: a few integers, with which Python is quicker than torch."""
+        fields = zip(self.token_ids.tolist(), self.parents.tolist(), self.num_nodes.tolist(), strict=True)
+        return tuple((tokens[:count], parents[:count]) for tokens, parents, count in fields)
 
     def explicit_trials(self) -> Trials:
         """Return the trials, written out where ``trials`` is ``None``."""
@@ -111,13 +118,33 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class OneHot:
+    """Laws that put everything on one token each; as a table they would be nothing but zeros to write and to read.
+
+    Attributes:
+        token_ids: the tokens, ``[...]`` int64.
+        vocab_size: length of a law.
+        dtype: of the table.
+    """
+
+    token_ids: Tensor
+    vocab_size: int
+    dtype: torch.dtype
+
+    def table(self) -> Tensor:
+        """Return the laws written out, ``[..., vocab]``."""
+        shape = (*self.token_ids.shape, self.vocab_size)
+        zeros = torch.zeros(shape, dtype=self.dtype, device=self.token_ids.device)
+        return zeros.scatter_(-1, self.token_ids[..., None], 1.0)
+
+
+@dataclass(frozen=True)
 class Verification:
     """What the verifier says of a draft.
 
     Attributes:
         draft: the draft that was judged.
-        probs: the target law after every processor, at every slot: row ``s`` is the law of the token *after* slot
-            ``s``. ``[batch, nodes + 1, vocab]``, float32 (float64 for a float64 model).
+        laws: the target law after every processor, at every slot; ``probs`` is the same as a tensor.
         logits: what the model said before the processors, same shape; ``None`` where there is no model.
         judgements: probability that the prefix ending at a slot is right, ``[batch, nodes + 1]``; only for acceptors
             that ask for it.
@@ -125,10 +152,33 @@ class Verification:
     """
 
     draft: Draft
-    probs: Tensor
+    laws: Tensor | OneHot
     logits: Tensor | None = None
     judgements: Tensor | None = None
     hidden_states: Tensor | None = None
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """The target law at every slot: row ``s`` is the law of the token *after* slot ``s``.
+
+        ``[batch, nodes + 1, vocab]``, float32 (float64 for a float64 model).
+        """
+        return self.laws.table() if isinstance(self.laws, OneHot) else self.laws
+
+    @property
+    def certain(self) -> Tensor | None:
+        """The tokens ``[batch, nodes + 1]`` if the laws are known to be one-hot: no need to look at a vocabulary."""
+        return self.laws.token_ids if isinstance(self.laws, OneHot) else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the laws are."""
+        return self.laws.token_ids.device if isinstance(self.laws, OneHot) else self.laws.device
+
+    @property
+    def vocab_size(self) -> int:
+        """Length of a law."""
+        return self.laws.vocab_size if isinstance(self.laws, OneHot) else self.laws.shape[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,94 +195,3 @@ class Acceptance:
     path: Tensor
     num_accepted: Tensor
     next_token: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """Host numbers of one step, the raw material of every statistic.
-
-    Attributes:
-        is_prefill: the step that read the prompt; neither it nor the token that it yields is counted in decode.
-        drafted: draft nodes per row (0 for a row that had finished).
-        depths: longest path of the draft per row, in nodes.
-        accepted: accepted draft tokens per row that were committed, i.e. after the stop rules cut the block.
-        committed: tokens committed per row, correction or bonus included.
-        rows_forwarded: verifier columns that were computed, padding included, summed over the batch.
-        seconds_draft: time in ``propose``, seconds.
-        seconds_verify: time in ``verify``, seconds.
-        seconds_accept: time in ``accept`` and in committing, seconds.
-        level: 0 for the outermost pipeline; a pipeline used as a drafter counts from 1.
-    """
-
-    is_prefill: bool
-    drafted: tuple[int, ...]
-    depths: tuple[int, ...]
-    accepted: tuple[int, ...]
-    committed: tuple[int, ...]
-    rows_forwarded: int
-    seconds_draft: float
-    seconds_verify: float
-    seconds_accept: float
-    level: int = 0
-
-    def of_row(self, row: int) -> StepRecord:
-        """Return the part that concerns one request."""
-        if len(self.committed) == 1:
-            return self
-        counts = (self.drafted, self.depths, self.accepted, self.committed)
-        drafted, depths, accepted, committed = ((values[row],) for values in counts)
-        return replace(self, drafted=drafted, depths=depths, accepted=accepted, committed=committed)
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One finished request, and the counts that every report is made of.
-
-    Attributes:
-        token_ids: the new tokens, EOS included where the text ended with it.
-        finish_reason: ``eos``, ``stop`` (a stop string), ``length`` (``max_new_tokens``) or ``capacity`` (the model's
-            maximum length).
-        steps: records of the steps in which this request took part, in order, with its own counts only.
-        peak_bytes: bytes that the verifier held for the batch beside its weights.
-        logprobs: natural log-probability of each new token under the verifier's model at temperature 1, before every
-            processor; ``None`` unless the request asked for it.
-        inner_steps: records of pipelines inside the drafter, in order; their ``level`` is 1 or more.
-    """
-
-    token_ids: tuple[int, ...]
-    finish_reason: str
-    steps: tuple[StepRecord, ...] = ()
-    peak_bytes: int = 0
-    logprobs: tuple[float, ...] | None = None
-    inner_steps: tuple[StepRecord, ...] = ()
-
-    @property
-    def decode_steps(self) -> tuple[StepRecord, ...]:
-        """The steps that count: all but prefill."""
-        return tuple(step for step in self.steps if not step.is_prefill)
-
-    @property
-    def num_steps(self) -> int:
-        """Verifier forwards in decode."""
-        return len(self.decode_steps)
-
-    @property
-    def num_drafted(self) -> int:
-        """Draft tokens in decode."""
-        return sum(step.drafted[0] for step in self.decode_steps)
-
-    @property
-    def num_accepted(self) -> int:
-        """Draft tokens that were accepted and committed."""
-        return sum(step.accepted[0] for step in self.decode_steps)
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """Tokens committed ÷ verifier forwards in decode, correction and bonus included; 1.0 for plain decoding."""
-        committed = sum(step.committed[0] for step in self.decode_steps)
-        return committed / self.num_steps if self.num_steps else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Accepted ÷ drafted; ``None`` if nothing was drafted."""
-        return self.num_accepted / self.num_drafted if self.num_drafted else None

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from quasar.core.components import Drafter, Law, Verifier
 from quasar.core.context import Context
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import ModelProvider
 from quasar.core.types import Draft
 from quasar.drafters.scheduling.costs import Costs, measure
@@ -99,9 +98,8 @@ class Adaptive(Drafter):
         """Measure costs that were not given, on the model that will check; on the target if the verifier has none."""
         super().meet(verifier)
         if self._costs is None:
-            model = verifier.model if isinstance(verifier, ModelVerifier) else self._models.target()
             config = self.config
-            self._costs = measure(self._models, model, config.drafter, config.max_nodes, config.draft_cost)
+            self._costs = measure(self._models, verifier, config.drafter, config.max_nodes, config.draft_cost)
 
     def describe(self) -> dict[str, Any]:
         """The costs that decide, whether anything is carried over, and what the drafter says."""

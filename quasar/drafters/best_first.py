@@ -92,10 +92,21 @@ class BestFirst(Drafter):
         """What the drafter with the model says."""
         return {"drafter": {"use": self.config.drafter.name, **self.config.drafter.describe()}}
 
+    def prefill(self, context: Context) -> None:
+        """Forward the prompts, unless none of them leaves room in the model."""
+        model = self.config.drafter.model
+        texts = [[min(token, model.vocab_size - 1) for token in row.token_ids[:]] for row in context.rows]
+        if model.max_length is None or min(map(len, texts)) < model.max_length:
+            context.scratch(self, lambda: self._session(context)).forward(texts, Draft.empty(context.batch))
+
+    def peak_bytes(self, context: Context) -> int:
+        """Bytes of the model's cache."""
+        return context.scratch(self, lambda: self._session(context)).nbytes
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return the most valuable tree of every row."""
         assert context.verification is not None  # the engine reads the prompt before it asks for drafts
-        vocab, model = context.verification.probs.shape[-1], self.config.drafter.model
+        vocab, model = context.verification.vocab_size, self.config.drafter.model
         session = context.scratch(self, lambda: self._session(context))
         texts = [[min(token, model.vocab_size - 1) for token in row.token_ids[:]] for row in context.rows]
         room = [model.max_length or limit + len(text) for text, limit in zip(texts, budget, strict=True)]

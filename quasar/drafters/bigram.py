@@ -67,7 +67,7 @@ class Bigram(Drafter):
         for row, successors in zip(context.rows, counts, strict=True):
             successors.extend(row.token_ids)
         assert context.verification is not None  # the engine reads the prompt before it asks for drafts
-        vocab, device = context.verification.probs.shape[-1], context.verification.probs.device
+        vocab, device = context.verification.vocab_size, context.verification.device
         size = min(self.config.num_speculative_tokens, max(budget))
         drafted: list[list[int]] = [[] for _ in context.rows]
         logits = torch.empty((context.batch, 0, vocab), device=device)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,6 +15,7 @@ from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.context import Context
 from quasar.core.engine import Engine
 from quasar.core.errors import CompositionError
+from quasar.core.models import ModelProvider
 from quasar.core.pipeline import device_clock
 from quasar.core.stopping import StopRule
 from quasar.core.types import Acceptance, Draft, Trials, Verification
@@ -69,6 +71,13 @@ class Pipeline(Drafter):
                 "the same there."
             )
 
+    _clock: Callable[[], float] = staticmethod(time.perf_counter)
+
+    def load(self, models: ModelProvider) -> None:
+        """Load the parts."""
+        super().load(models)
+        self._clock = device_clock(models.device)
+
     def meet(self, verifier: Verifier) -> None:
         """Let the inner drafter meet the inner verifier: that is who checks it."""
         self.config.drafter.meet(self.config.verifier)
@@ -80,18 +89,30 @@ class Pipeline(Drafter):
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return the chain that the inner pipeline emits."""
-        engine, block = context.scratch(self, lambda: self._start(context))
+        engine, block = self._block(context)
         block.begin(context, [min(limit, self.config.num_speculative_tokens) for limit in budget])
         while not block.finished:
             engine.step(block)
         return block.draft(context)
 
-    def _start(self, context: Context) -> tuple[Engine, Block]:
-        config = self.config
-        assert context.verification is not None  # the engine reads the prompt before it asks for drafts
-        clock = device_clock(str(context.verification.probs.device))
-        engine = Engine(config.drafter, config.verifier, config.acceptor, clock=clock, level=context.level + 1)
-        return engine, Block(context, config)
+    def prefill(self, context: Context) -> None:
+        """Let the inner verifier and drafter read the prompts."""
+        engine, block = self._block(context)
+        block.begin(context, [row.sampling.max_new_tokens for row in context.rows])
+        engine.prefill(block)
+
+    def peak_bytes(self, context: Context) -> int:
+        """Bytes of the inner caches."""
+        inner = self._block(context)[1].context
+        return sum(part.peak_bytes(inner) for part in self.parts())
+
+    def _block(self, context: Context) -> tuple[Engine, Block]:
+        def make() -> tuple[Engine, Block]:
+            config, level = self.config, context.level + 1
+            engine = Engine(config.drafter, config.verifier, config.acceptor, clock=self._clock, level=level)
+            return engine, Block(context, config)
+
+        return context.scratch(self, make)
 
 
 class Block(Batch):

@@ -25,7 +25,8 @@ class Pruned(ModelDrafter):
 
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return the target without some of its layers."""
-        self._pruned = pruned_copy(models, self.config.dtype, self.config.ratio, self.config.method)
+        options = self.config
+        self._pruned = pruned_copy(models, options.dtype, options.ratio, options.method, options.backend)
         return self._pruned.model
 
     def describe(self) -> dict[str, object]:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.models import ModelProvider
+from quasar.core.own_texts import OwnTexts, remembered_own_texts
 from quasar.core.types import Draft, Verification
 
 Matrix = dict[int, list[int]]
@@ -82,12 +84,14 @@ class Memory:
 class Recycling(Drafter):
     """A fixed tree over what the model found likeliest after each token, learnt from all nodes of every verification.
 
-    Source: Token Recycling (Luo et al., arXiv 2408.08696). It deviates in three ways: the matrix is empty at the start
-    of each prompt unless ``carry_over`` is set, the tree is smaller, and it is chosen by rank instead of by search.
+    Source: Token Recycling (Luo et al., arXiv 2408.08696). It deviates in three ways: each prompt starts with the same
+    matrix, empty or that of ``own_texts``, unless ``carry_over`` is set; the tree is smaller; and it is chosen by rank
+    instead of by search.
     """
 
     name = "recycling"
     law = "point_mass"
+    _own: OwnTexts | None = None
 
     class Config(Drafter.Config):
         """Options."""
@@ -97,15 +101,25 @@ class Recycling(Drafter):
         carry_over: bool = Field(
             False, description="Keep the matrix from prompt to prompt; results then depend on their order."
         )
+        own_texts: bool = Field(
+            False, description="Start with a matrix from texts that the model samples itself, once for each model."
+        )
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         self._template = template(self.config.max_nodes, self.config.top_k)
         self._carried: Matrix = {}
 
+    def load(self, models: ModelProvider) -> None:
+        """Read or sample the texts that the matrix starts with."""
+        if self.config.own_texts:
+            self._own = remembered_own_texts(models)
+            self._carried = self._start()
+
     def describe(self) -> dict[str, Any]:
-        """Whether what is learnt is kept from prompt to prompt."""
-        return {"carry_over": self.config.carry_over}
+        """What the matrix starts with, and whether what is learnt is kept from prompt to prompt."""
+        own = {} if self._own is None else {"own_texts": self._own.describe()}
+        return {"carry_over": self.config.carry_over, **own}
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a tree per row, without the nodes whose parent was never seen."""
@@ -120,8 +134,12 @@ class Recycling(Drafter):
             ]
         )
 
+    def _start(self) -> Matrix:
+        known = {} if self._own is None else self._own.successors
+        return {token: successors[: self.config.top_k] for token, successors in known.items()}
+
     def _remember(self, context: Context) -> Memory:
-        matrices: list[Matrix] = [self._carried if self.config.carry_over else {} for _ in context.rows]
+        matrices = [self._carried if self.config.carry_over else self._start() for _ in context.rows]
         return Memory(matrices, [len(row.token_ids) - 1 for row in context.rows])  # the prompt's step yields one token
 
     def _learn(self, context: Context, verification: Verification, memory: Memory) -> None:

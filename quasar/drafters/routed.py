@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from quasar.core.components import Drafter, Law, joint_law
+from quasar.core.components import Drafter, Law
+from quasar.core.composition import joint_law
 from quasar.core.context import Context
 from quasar.core.models import ModelProvider
 from quasar.core.routing import Policy, Router
@@ -61,6 +62,11 @@ class Routed(Drafter):
         arms = {name: {"use": arm.name, **arm.describe()} for name, arm in self.config.arms.items()}
         return {"policy": self._router.policy.describe(), "arms": arms}
 
+    def prefill(self, context: Context) -> None:
+        """Let the arms that will draft read the prompts."""
+        for name in set(self._router.route(context)):
+            self.config.arms[name].prefill(context)
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return the drafts of every row's own arm."""
         chosen = self._router.route(context)
@@ -70,7 +76,7 @@ class Routed(Drafter):
             if name in chosen
         }
         assert context.verification is not None  # the engine reads the prompt before it asks for drafts
-        vocab = context.verification.probs.shape[-1]
+        vocab = context.verification.vocab_size
         return next(iter(drafts.values())) if len(drafts) == 1 and self._alike() else self._merge(drafts, chosen, vocab)
 
     def _alike(self) -> bool:

@@ -13,6 +13,7 @@ from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.errors import ConfigError
 from quasar.core.models import ModelProvider
+from quasar.core.own_texts import OwnTexts, remembered_own_texts
 from quasar.core.types import Draft
 from quasar.drafters.matching.automaton import END, SuffixAutomaton, Text
 
@@ -41,25 +42,36 @@ class Suffix(Drafter):
         corpus: Path | None = Field(
             None, description="JSONL file of texts to copy from as well: token ids or a string on each line."
         )
+        own_texts: bool = Field(
+            False, description="Copy from texts that the model samples itself as well, once for each model."
+        )
 
     corpus: SuffixAutomaton | None = None
+    _own: OwnTexts | None = None
 
     def load(self, models: ModelProvider) -> None:
-        """Read the corpus.
+        """Read the corpus, and read or sample the model's own texts.
 
         Raises:
             ConfigError: the file cannot be read, or a line is not a text of the model's vocabulary.
         """
-        if self.config.corpus is None:
+        texts: list[list[int]] = []
+        if self.config.own_texts:
+            self._own = remembered_own_texts(models)
+            texts += self._own.texts
+        if self.config.corpus is not None:
+            texts += read_corpus(self.config.corpus, models)
+        if not texts:
             return
         self.corpus = SuffixAutomaton(self.config.max_match, self.config.prefer == "recent")
-        for ids in read_corpus(self.config.corpus, models):
+        for ids in texts:
             for token in (*ids, END):
                 self.corpus.append(token)
 
     def describe(self) -> dict[str, Any]:
-        """Whether there is a corpus."""
-        return {} if self.config.corpus is None else {"corpus": str(self.config.corpus)}
+        """What is copied from beside the text itself."""
+        own = {} if self._own is None else {"own_texts": self._own.describe()}
+        return own if self.config.corpus is None else {"corpus": str(self.config.corpus), **own}
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a chain per row, empty where nothing matches."""

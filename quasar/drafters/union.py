@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from quasar.core.components import Drafter, Law, joint_law
+from quasar.core.components import Drafter, Law
+from quasar.core.composition import joint_law
 from quasar.core.context import Context
 from quasar.core.types import POINT_MASS, Draft, Trials
 
@@ -137,5 +138,5 @@ def _proposals(drafts: Sequence[Draft]) -> Iterator[list[Proposal]]:
 
 
 def _no_laws(context: Context) -> Tensor:
-    vocab = 0 if context.verification is None else context.verification.probs.shape[-1]
+    vocab = 0 if context.verification is None else context.verification.vocab_size
     return torch.empty((context.batch, 0, vocab))

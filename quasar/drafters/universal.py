@@ -59,11 +59,15 @@ class Universal(Drafter):
         """Those of the draft model."""
         return self.model.storages()
 
+    def peak_bytes(self, context: Context) -> int:
+        """Bytes of the draft model's cache."""
+        return context.scratch(self, lambda: self._begin(context))[1].nbytes
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return chains."""
         if not any(budget):
             return Draft.empty(context.batch)
-        vocab = context.verification.probs.shape[-1] if context.verification is not None else 0
+        vocab = context.verification.vocab_size if context.verification is not None else 0
         size = self.config.num_speculative_tokens
         prompts, session = context.scratch(self, lambda: self._begin(context))
         texts = [

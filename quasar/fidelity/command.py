@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     questions = choose_questions(arguments.data, arguments.limit)
     source = loading.find_model(arguments.model, registry.model(arguments.model), arguments.quiet)
     tokenizer = loading.load_tokenizer(source)
-    prompts = _prompts(questions, Conversations(tokenizer, "off" if arguments.no_chat else "auto"))
+    prompts = as_ids(questions, Conversations(tokenizer, "off" if arguments.no_chat else "auto"))
     _check_lengths(prompts, arguments.max_new_tokens, source)
     models = loading.LoadedModels(source, choose_device(arguments.device), registry)
     eos_ids = loading.eos_token_ids(source, tokenizer)
@@ -91,7 +91,7 @@ def choose_questions(sources: Sequence[str], limit: int | None) -> list[tuple[st
     ]
 
 
-def _prompts(questions: Sequence[tuple[str, Question]], conversations: Conversations) -> Prompts:
+def as_ids(questions: Sequence[tuple[str, Question]], conversations: Conversations) -> Prompts:
     """Return the first turns as ids."""
     return [(task, conversations.ids(question, [])) for task, question in questions]
 
@@ -133,7 +133,7 @@ def fidelity(
     """
     models = [_model(pipeline) for pipeline in (reference, other)]
     with tqdm(desc="prompts continued", total=len(prompts), disable=quiet, file=sys.stderr) as bar:
-        texts = _continue(reference, prompts, max_new_tokens, bar.update)
+        texts = continuations(reference, prompts, max_new_tokens, bar.update)
     tasks: dict[str, list[Mapping[str, Any]]] = {}
     for text in tqdm(texts, desc="prompts compared", disable=quiet, file=sys.stderr):
         laws = [teacher_forced(model, text) for model in models]
@@ -165,8 +165,17 @@ def _described(pipeline: Pipeline) -> dict[str, Any]:
     return {**verifier.resolved(), **verifier.describe(), "judges_by": verifier.reference()}
 
 
-def _continue(pipeline: Pipeline, prompts: Prompts, new: int, progress: Any) -> list[Continuation]:
-    """Return greedy continuations, in the order of the prompts."""
+def continuations(
+    pipeline: Pipeline, prompts: Prompts, new: int, progress: Callable[[int], object] = lambda _: None
+) -> list[Continuation]:
+    """Return greedy continuations, in the order of the prompts.
+
+    Args:
+        pipeline: continues.
+        prompts: task and ids of each.
+        new: longest continuation, in tokens.
+        progress: called with the number of prompts that were continued, batch by batch.
+    """
     sampling = SamplingParams(temperature=0.0, max_new_tokens=new)
     texts = []
     for start in range(0, len(prompts), _TOGETHER):

@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from quasar.compare.data import BUNDLED, load_questions
-from quasar.compare.environment import environment, is_busy, load_average
+from quasar.compare.environment import busy_processors, environment, is_busy
 from quasar.core.config import parse_yaml
 from quasar.core.errors import CapacityError, ConfigError
 from quasar.core.load import load_pipeline
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         QuasarError: in one line.
     """
-    load = load_average()  # before our own work counts in it
+    others = busy_processors()
     rows, contexts = arguments.rows or ROWS, arguments.contexts or CONTEXTS
     for flag, smallest in (("--rows", min(rows)), ("--contexts", min(contexts)), ("--rounds", arguments.rounds)):
         if smallest is not None and smallest < 1:
@@ -50,11 +50,11 @@ def run(arguments: argparse.Namespace) -> None:
     total = None if arguments.rounds is None else arguments.rounds + 1  # and one that is not counted
     with tqdm(desc="rounds", total=total, disable=arguments.quiet, file=sys.stderr) as bar:
         found = profile(pipeline, rows, contexts, arguments.rounds, arguments.seconds, bar.update)
-    found["environment"]["load_average_at_start"] = load
+    found["environment"]["busy_processors_at_start"] = others
     print(json.dumps(found, indent=2) if arguments.json else table(found))
-    if is_busy(load):
-        print(f"warning: the machine was busy when this began (load average {load:.1f}); the times mean little.",
-              file=sys.stderr)  # fmt: skip
+    if is_busy(others):
+        print(f"warning: the machine was busy when this began (others used {others:.1f} processors); the times mean "
+              "little.", file=sys.stderr)  # fmt: skip
 
 
 def profile(
@@ -76,7 +76,7 @@ def profile(
         progress: called after every round.
 
     Returns:
-        What ``--json`` prints, ``load_average_at_start`` apart.
+        What ``--json`` prints, ``busy_processors_at_start`` apart.
 
     Raises:
         ConfigError: the verifier does not run a language model of ours.

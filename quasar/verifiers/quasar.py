@@ -108,7 +108,7 @@ class Quasar(Verifier):
             alone = Draft(draft.token_ids[one, :count], draft.parents[one, :count], draft.num_nodes[one])
             found.append(session.forward([row.token_ids], alone)[0])
         logits = pad_sequence(found, batch_first=True)  # [batch, nodes + 1, vocab]
-        return Verification(draft, context.law(logits, draft), logits)
+        return context.judge(draft, logits)
 
     def _sessions(self, context: Context) -> list[Session]:
         def make() -> list[Session]:

@@ -61,6 +61,9 @@ class PretendedLibrary(ModuleType):
                 self.rows[i] = follow(self.cache)
         return 0
 
+    def llama_synchronize(self, context):
+        pass
+
     def llama_get_logits_ith(self, context, place):
         return np.eye(VOCAB)[self.rows[place]]
 
@@ -132,3 +135,18 @@ def test_requests_load_a_file_once(worker):
         reply = worker.module.answer({**request, "path": "file"}, models, 1, 64)
     assert reply["token_ids"] == [4, 5]
     assert list(models) == ["file"]
+
+
+def test_timed_forwards_read_the_text_before_once_and_leave_it_as_it_was(worker):
+    models, library = {}, worker.library
+    for rows in (1, 3, 1):
+        reply = worker.module.answer(
+            {"do": "forward", "path": "file", "ids": [3, 4] + [7] * rows, "rows": rows}, models, 1, 64
+        )
+        assert reply["seconds"] >= 0
+        assert library.cache == [3, 4]
+        assert sorted(library.rows) == list(range(rows))  # logits for every row
+    assert library.forwards == 1 + 3
+    models["file"].generate([5], 2, [], 0)
+    worker.module.answer({"do": "forward", "path": "file", "ids": [3, 4, 7], "rows": 1}, models, 1, 64)
+    assert library.cache == [3, 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import peers
@@ -113,9 +114,9 @@ def test_a_failing_arm_loses_nobody_else_s_figures(tmp_path, monkeypatch, capsys
         return [1] * count, [(0.1, 1)]
 
     arms = [arm("vanilla", good), arm("breaks", breaks), Arm("absent", LLAMA, unloadable), arm("lying", lying)]
-    prompts = [peers.Prompt(str(i), "chat", [1] * (10 + i)) for i in range(5)]
-    results = {"settings": {}, "environment": {"load_average_at_start": 0.0}, "arms": {}, "answers": []}
-    assert peers._run(arms, prompts, 9, results, Store("./race.json")) == 0
+    prompts = [peers.Prompt(str(i), "chat", [1] * (10 + i), i, 5) for i in range(5)]
+    results = {"settings": {}, "environment": {"busy_processors_at_start": 0.0}, "arms": {}, "answers": []}
+    assert peers._run(arms, prompts, {"vanilla": 5}, 9, results, Store("./race.json")) == 0
     by_arm = {name: [a for a in results["answers"] if a["arm"] == name] for name in results["arms"]}
     assert len(by_arm["vanilla"]) == 5
     assert not any("error" in answer for answer in by_arm["vanilla"])
@@ -135,13 +136,29 @@ def test_resumed_answers_are_not_asked_again(tmp_path, monkeypatch):
         calls.append((len(ids), count))
         return [1] * count, [(0.1 * (i + 1), 1) for i in range(count)]
 
-    prompts = [peers.Prompt(str(i), "chat", [1] * (10 + i)) for i in range(2)]
-    results = {"settings": {}, "environment": {"load_average_at_start": None}, "arms": {},
+    prompts = [peers.Prompt(str(i), "chat", [1] * (10 + i), i, 2) for i in range(2)]
+    results = {"settings": {}, "environment": {"busy_processors_at_start": None}, "arms": {},
                "answers": [record("vanilla", "0", [1, 1], [(0.1, 1), (0.2, 1)])]}  # fmt: skip
-    peers._run([Arm("vanilla", QUASAR, lambda: (answer, {}), "vanilla")], prompts, 4, results, Store("./r.json"))
+    peers._run([Arm("vanilla", QUASAR, lambda: (answer, {}), "vanilla")], prompts, {}, 4, results, Store("./r.json"))
     assert calls == [(10, 8), (11, 4)]
 
 
 def test_errors_are_published_as_they_are():
     answer = {"question": "a", "task": "chat", "arm": "x", "prompt_tokens": 3, "error": "lost"}
     assert published({"answers": [answer]}) == {"answers": [answer]}
+
+
+def test_a_slow_arm_may_answer_some_prompts_of_each_task():
+    prompts = [peers.Prompt(f"{task}/{i}", task, [1], i, 16) for task in ("chat", "code") for i in range(16)]
+    assert [prompt.question for prompt in prompts if prompt.among(4)] == [
+        f"{task}/{i}" for task in ("chat", "code") for i in (0, 4, 8, 12)
+    ]
+    for limit in (1, 3, 5, 16, 99):
+        assert sum(prompt.among(limit) for prompt in prompts) == 2 * min(limit, 16)
+    assert all(prompt.among(None) for prompt in prompts)
+
+
+@pytest.mark.parametrize("text", ["transformers", "=3", "transformers=0", "transformers=x"])
+def test_a_limit_that_is_none_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="should be NAME=N"):
+        peers._arm_limit(text)

@@ -25,7 +25,7 @@ def fake(label, unusable=None, refuses=None):
             return reasons["refuses"]
 
         @classmethod
-        def build(cls, model, precision, *, quantize_lm_head=False, keep=()):
+        def build(cls, model, precision, *, quantize_lm_head=False, keep=(), activation_bits=8):
             cls.built.append((precision, quantize_lm_head))
             return Built(model, label, ("a",) if precision == "int8" else ())
 

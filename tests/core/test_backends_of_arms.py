@@ -7,7 +7,7 @@ from plugin_fakes import plugin, registry_of
 from quasar import load_pipeline
 from quasar.cli import main
 from quasar.core.backends import Backend
-from quasar.core.errors import QuasarError
+from quasar.core.errors import ConfigError, QuasarError
 from quasar.core.hf.tiny import TinyModels
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
@@ -55,6 +55,27 @@ def test_layers_of_torch_can_be_asked_for_beside_a_faster_backend(name, stopwatc
     assert stopwatch.measured == []
 
 
+def test_more_activation_bits_need_a_backend_that_has_them(stopwatch):
+    stopwatch.update(torch=0.3, quick=0.1)
+    quick = fake("quick")
+    models = TinyModels([quick])
+    assert loaded(Int8, models, activation_bits=12)["backend"] == "reference"  # neither quick nor fbgemm has 12
+    with pytest.raises(ConfigError, match=r"^verifier 'int8': backend 'quick' takes 8 activation_bits at most\.$"):
+        loaded(Int8, models, backend="quick", activation_bits=12)
+    quick.activation_bits = 12
+    assert loaded(Int8, models, activation_bits=12, quantize_lm_head=True)["backend"] == "quick"
+
+
+def test_the_reference_names_the_bits_and_a_layer_backend_that_lacks_them_is_refused():
+    def verifier(**options):
+        return Int8(Int8.Config(**options))
+
+    assert verifier().reference() == "the model in W8A8 int8"
+    assert verifier(activation_bits=12, smooth_alpha=0.0).reference() == "the model in W8A12 int8 (not smoothed)"
+    with pytest.raises(ConfigError, match="int8 backend 'fbgemm' cannot be used: its activations have 8 bits, not 12"):
+        verifier(activation_bits=12, backend="fbgemm").reference()
+
+
 # --- what users meet --------------------------------------------------------------------------------------------------
 
 PLUGIN = '''
@@ -76,7 +97,7 @@ class Moody(Backend):
         return None
 
     @classmethod
-    def build(cls, model, precision, *, quantize_lm_head=False, keep=()):
+    def build(cls, model, precision, *, quantize_lm_head=False, keep=(), activation_bits=8):
         raise AssertionError("an unusable backend was built")
 
 

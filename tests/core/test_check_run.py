@@ -50,7 +50,7 @@ class Shifted(Full):
 
     def verify(self, context, draft):
         honest = super().verify(context, draft)
-        return replace(honest, probs=honest.probs[:, [0, *range(draft.nodes)]])
+        return replace(honest, laws=honest.probs[:, [0, *range(draft.nodes)]])
 
 
 @hookimpl

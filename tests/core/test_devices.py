@@ -10,6 +10,7 @@ from quasar import Draft, SamplingParams, Verification
 from quasar.acceptors.block import Block
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.greedy import Greedy
+from quasar.acceptors.k_seq import KSeq
 from quasar.acceptors.relaxed import Relaxed
 from quasar.acceptors.stochastic import Stochastic
 from quasar.acceptors.top_k_ratio import TopKRatio
@@ -35,6 +36,7 @@ CONTROLS = {
 ACCEPTORS = {
     "stochastic": Stochastic(),
     "block": Block(),
+    "k_seq": KSeq(),
     "coupled": Coupled(),
     "greedy": Greedy(),
     "relaxed": Relaxed(Relaxed.Config(weight=0.6, relax_temperature=0.8)),

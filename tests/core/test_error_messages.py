@@ -121,7 +121,7 @@ CASES = {
         PluginError, {"plugins": ["{here}/raises.py"]}, {}, "file {here}/raises.py: ImportError: libmagic is missing",
     ),
     "a name that is taken": (
-        PluginError, {"plugins": ["{here}/twin.py"]}, {}, "drafter 'ngram' of file {here}/twin.py: the name belongs to a built-in",
+        PluginError, {"plugins": ["{here}/twin.py"]}, {}, "drafter 'ngram' of file {here}/twin.py: the name belongs to a built-in; give it another name",
     ),
     "a rule for temperature 0": (
         CompositionError, {"acceptor": "greedy"}, {"temperature": 0.5},

@@ -14,10 +14,10 @@ from torch import Tensor
 from quasar.core import trees
 from quasar.core.context import Context, LogitsProcessor, Row, TokenView
 from quasar.core.hf.processors import build_processors
-from quasar.core.laws import law, residual
+from quasar.core.laws import law, residual, target_laws
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
-from quasar.core.types import Draft
+from quasar.core.types import Draft, OneHot
 
 VOCAB = 5
 quick = settings(deadline=None, max_examples=100)
@@ -231,3 +231,29 @@ def test_a_penalty_at_a_place_knows_the_drafts_before_it_and_no_later_one():
     laws = law(torch.ones(1, 3, VOCAB), Draft.chains([[4, 2]]), [processed(params, [1])])[0]
     penalised = [set((slot < slot.max()).nonzero()[:, 0].tolist()) for slot in laws]
     assert penalised == [{1}, {1, 4}, {1, 2, 4}]
+
+
+# Laws that are one-hot by construction.
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_at_temperature_0_the_tokens_are_known_and_are_those_of_the_table(dtype: torch.dtype):
+    draft, rows = Draft.chains([[1, 2], [3]]), [processed(SamplingParams()), processed(SamplingParams())]
+    logits = torch.randn((2, 3, VOCAB), generator=torch.Generator().manual_seed(1)).to(dtype)
+    logits[0, 0, 1:3] = 9.0  # a tie goes to the lower id
+    found, table = target_laws(logits, draft, rows), law(logits, draft, rows)
+    assert isinstance(found, OneHot)
+    assert found.token_ids[0, 0] == 1
+    assert torch.equal(found.table(), table)
+    assert found.table().dtype == table.dtype
+
+
+@pytest.mark.parametrize(
+    "params", [SamplingParams(temperature=1.0), SamplingParams(logit_bias={3: 50.0}), SamplingParams(min_new_tokens=9)]
+)
+def test_a_temperature_or_a_processor_in_one_row_makes_a_table(params: SamplingParams):
+    draft, rows = Draft.chains([[1], [3]]), [processed(SamplingParams()), processed(params)]
+    logits = torch.zeros((2, 2, VOCAB))
+    found = target_laws(logits, draft, rows)
+    assert isinstance(found, Tensor)
+    assert torch.equal(found, law(logits, draft, rows))

@@ -46,7 +46,7 @@ class Abacus(Backend):
         return None
 
     @classmethod
-    def build(cls, model, precision, *, quantize_lm_head=False, keep=()):
+    def build(cls, model, precision, *, quantize_lm_head=False, keep=(), activation_bits=8):
         return Built(model, cls.name)
 
 
@@ -322,7 +322,7 @@ class TestNames:
         assert registry.find("drafter", "other").name == "other"
         errors = {line.distribution: line.error for line in registry.listing() if line.name == "good"}
         assert errors["Quasar_Spec"] is None
-        assert "of evil-dist 1.0: the name belongs to a built-in" in errors["evil-dist"]
+        assert "of evil-dist 1.0: the name belongs to a built-in; give it another name" in errors["evil-dist"]
 
     def test_models_have_names_too(self):
         registry = registry_of(source(plugin(models=[Tiny()]), "one"), source(plugin(models=[Tiny()]), "two"))

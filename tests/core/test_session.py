@@ -281,13 +281,13 @@ class OneEntryTooMany(Session):
         super().__init__(model, batch, capacity)
         self._extra = [0] * batch
 
-    def _reconcile(self, row: int, text: Sequence[int]) -> None:
+    def _reconcile(self, row: int, text: Sequence[int], kept: int) -> None:
         before, tail = len(self._cached[row]), len(self._tails[row][0])
-        super()._reconcile(row, text)
+        super()._reconcile(row, text, kept)
         self._extra[row] += int(tail > 0 and len(self._cached[row]) == before + tail)
 
-    def _block(self, texts: Sequence[Sequence[int]], draft: Draft) -> Block:
-        block = super()._block(texts, draft)
+    def _block(self, texts: Sequence[Sequence[int]], draft: Draft, num_logits: int) -> Block:
+        block = super()._block(texts, draft, num_logits)
         self._cache.reserve(int(block.lengths.max()) + block.token_ids.shape[1] + max(self._extra))
         return replace(block, lengths=block.lengths + torch.tensor(self._extra))
 
@@ -298,12 +298,12 @@ class KeepsByLength(Session):
     In a chain that is right: what was rejected is replaced by the last token, and that one is always forwarded.
     """
 
-    def _reconcile(self, row: int, text: Sequence[int]) -> None:
+    def _reconcile(self, row: int, text: Sequence[int], kept: int) -> None:
         tokens, parents = self._tails[row]
         start = len(self._cached[row])
         claimed = list(text[start : start + len(tokens)])
         self._tails[row] = ([*claimed, *tokens[len(claimed) :]], parents)
-        super()._reconcile(row, text)
+        super()._reconcile(row, text, kept)
 
 
 def test_one_entry_too_many_after_full_acceptance_is_caught(plain: list[tuple[int, ...]], monkeypatch):

@@ -754,7 +754,7 @@ class GreedyAtAnyTemperature(Rule):
     def accept(self, verification, context):
         probs = verification.probs
         one_hot = torch.zeros_like(probs).scatter_(-1, probs.argmax(dim=-1, keepdim=True), 1.0)
-        return sample_and_compare(replace(verification, probs=one_hot), context)
+        return sample_and_compare(replace(verification, laws=one_hot), context)
 
 
 class NeverResamples(Rule):

@@ -7,7 +7,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 import torch
 
-from quasar.core.types import POINT_MASS, Draft, Generation, StepRecord
+from quasar.core.records import Generation, StepRecord
+from quasar.core.types import POINT_MASS, Draft, OneHot, Verification
 
 
 def test_chains_number_their_parents_0_1_2():
@@ -95,3 +96,25 @@ def test_plain_decoding_has_an_acceptance_length_of_1_and_no_rate():
 
 def test_a_text_that_ends_with_prefill_has_no_acceptance_length():
     assert Generation((1,), "eos", (PREFILL,)).acceptance_length is None
+
+
+def test_one_hot_laws_written_out_hold_everything_on_one_token():
+    laws = OneHot(torch.tensor([[2, 0]]), 3, torch.float64)
+    verification = Verification(Draft.chains([[1]]), laws)
+    assert verification.probs.tolist() == [[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]]
+    assert verification.probs.dtype == torch.float64
+    assert verification.certain is laws.token_ids
+    assert verification.vocab_size == 3
+
+
+def test_laws_given_as_a_table_are_not_called_certain():
+    table = torch.eye(3)[None]
+    verification = Verification(Draft.chains([[1, 2]]), table)
+    assert verification.probs is table
+    assert verification.certain is None
+    assert (verification.vocab_size, verification.device) == (3, table.device)
+
+
+def test_rows_of_a_draft_leave_padding_out():
+    draft = Draft.trees([[(7, 0), (8, 1)], []])
+    assert draft.rows == (([7, 8], [0, 1]), ([], []))

@@ -34,8 +34,17 @@ def _logits(states: Tensor) -> Tensor:
 
 def logits_after(ids: Sequence[int]) -> Tensor:
     """What the model must say after ``ids``, without a cache. ``[vocab]``"""
-    first = _EMBEDDING[torch.tensor(ids), torch.arange(len(ids))].cumsum(dim=0)
-    return _logits(_scramble(first).sum())
+    return _logits(states_after(ids).sum())
+
+
+def exit_logits_after(ids: Sequence[int]) -> Tensor:
+    """What its head says of the states after the first layer. ``[vocab]``"""
+    return _logits(states_after(ids)[-1])
+
+
+def states_after(ids: Sequence[int]) -> Tensor:
+    """The states after the first layer, without a cache. ``[tokens]``"""
+    return _scramble(_EMBEDDING[torch.tensor(ids, dtype=torch.int64), torch.arange(len(ids))].cumsum(dim=0))
 
 
 class TokenModel(LanguageModel):
@@ -49,12 +58,18 @@ class TokenModel(LanguageModel):
     dtype = torch.float64
     device = torch.device("cpu")
     name = "tokens"
+    num_layers = 2
 
     def __init__(self, max_length: int | None = None) -> None:
         self.max_length = max_length
         self.blocks: list[Block] = []
 
     def forward(self, block: Block, cache: KVCache) -> Tensor:
+        return self.forward_layers(block, cache, range(2))[1]
+
+    def forward_layers(
+        self, block: Block, cache: KVCache, layers: range, states: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         self.blocks.append(block)
         assert ((block.token_ids >= 0) & (block.token_ids < VOCAB)).all(), "an embedding would be out of range"
         batch, query = block.token_ids.shape
@@ -64,13 +79,13 @@ class TokenModel(LanguageModel):
         inside = ((new >= 0) & (new < query))[:, None]
         visible = block.visible.gather(2, new.clamp(0, query - 1)[:, None].expand(batch, query, end))
         seen = (new < 0)[:, None] | (inside & visible)  # [batch, query, end]
-        states = _EMBEDDING[block.token_ids, block.positions]
-        for layer in range(2):
+        states = _EMBEDDING[block.token_ids, block.positions] if states is None else states[..., 0]
+        for layer in layers:
             column = states[:, None, :, None]  # [batch, 1, query, 1]
             stored, _ = cache.write(layer, column, column, lengths + block.offsets, end)
             states = (seen * stored[:, 0, None, :, 0]).sum(dim=-1)
             states = _scramble(states) if layer == 0 else states
-        return _logits(states)[:, -block.num_logits :]
+        return states[..., None], _logits(states)[:, query - block.num_logits :]
 
     def sharing_copy(self) -> LanguageModel:
         return self

@@ -18,10 +18,11 @@ from quasar.core.context import Context
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import CompositionError, ConfigError
 from quasar.core.plugins import load_registry
+from quasar.core.records import StepRecord
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
 from quasar.core.testing import TinyModels, check_component
-from quasar.core.types import POINT_MASS, Draft, StepRecord, Verification
+from quasar.core.types import POINT_MASS, Draft, Verification
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.ngram import Ngram, NgramIndex
 from quasar.drafters.none import NoDraft

@@ -21,9 +21,10 @@ from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.context import Context
 from quasar.core.engine import Engine
+from quasar.core.records import StepRecord
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
-from quasar.core.types import Draft, StepRecord, Verification
+from quasar.core.types import Draft, Verification
 from quasar.drafters import pipeline as module
 from quasar.drafters.none import NoDraft
 from quasar.drafters.pipeline import Block, Pipeline

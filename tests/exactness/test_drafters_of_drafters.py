@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from ring import FEWER, follows_the_target, refutes, second_token
+from test_model_drafts import EQUAL, NARROW, drafter
 from test_same_text import RETRIEVAL
 from toys import NestedPipeline, TableVerifier, TreeDrafter, Twig, same_everywhere
 from worlds import (
@@ -89,6 +90,17 @@ test_adaptive_samples = follows_the_target(adaptive(TreeDrafter([DRAFT], CHAIN),
 test_adaptive_samples_at_a_price = follows_the_target(adaptive(TreeDrafter([WIDE_DRAFT], TWO_A_LEVEL), DEAR), WIDE)
 test_adaptive_union = follows_the_target(
     adaptive(union(Suffix(), TreeDrafter([DRAFT], CHAIN), Recycling()), CHEAP), WORLD, FEWER
+)
+
+test_union_with_a_model_of_chains = follows_the_target(
+    union(Suffix(), drafter(NARROW, num_speculative_tokens=2, num_drafts=2), Recycling(), max_nodes=7), WORLD, FEWER
+)
+test_union_of_two_models = follows_the_target(
+    union(drafter(EQUAL, expansion=(2, 1)), drafter(EQUAL.flip(0)), order="breadth", max_nodes=6), WIDE, FEWER
+)
+test_adaptive_chains_of_a_model = follows_the_target(adaptive(drafter(EQUAL, num_drafts=2), DEAR), WIDE, FEWER)
+test_adaptive_union_with_a_doubtful_model = follows_the_target(
+    adaptive(union(drafter(NARROW, min_confidence=0.4), Suffix()), DEAR), WORLD, FEWER
 )
 
 

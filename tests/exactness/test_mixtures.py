@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 from ring import FEWER, SAMPLES, World, chi_square, refutes
+from test_model_drafts import NARROW, drafter
 from toys import PROMPT, TableVerifier, Text, TreeDrafter, at_slots, last_two, requests, texts
 from worlds import CHAIN, DRAFT, POINT_FIRST, POINT_TREE, SIBLINGS, TARGET, TWO_A_LEVEL, WORLD
 
@@ -61,6 +62,24 @@ def sample(drafter, acceptor, samples: int) -> list[Text]:
 def test_relaxed_follows_its_mixture_where_the_draft_law_is_known_everywhere(twigs):
     observed = sample(Telling([DRAFT], twigs), Relaxed(Relaxed.Config(weight=WEIGHT)), SAMPLES)
     assert not refutes(chi_square(observed, MIXED.text_laws()))
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_speculative_tokens": 2}, {"min_confidence": 0.5}, {"expansion": (1, 1)}], ids=str
+)
+def test_relaxed_follows_its_mixture_with_a_model_that_tells_its_laws(options):
+    def mixture_with_model(prefix, logits):
+        target = logits.double().softmax(dim=-1)
+        drafted = NARROW[prefix[-1]].double().softmax(dim=-1)
+        return target if len(prefix) == len(PROMPT) else WEIGHT * target + (1 - WEIGHT) * drafted
+
+    acceptor = Relaxed(Relaxed.Config(weight=WEIGHT))
+    world = World(TARGET, sampling=THREE, law=mixture_with_model)
+    telling, untold = drafter(NARROW, next_laws=True, **options), drafter(NARROW, **options)
+    assert not refutes(chi_square(sample(telling, acceptor, FEWER), world.text_laws()))
+    assert refutes(chi_square(sample(untold, acceptor, FEWER), world.text_laws()))
+    assert fit(telling, TableVerifier(TARGET), acceptor, THREE).exact_with_respect_to.startswith("the mixture")
+    assert fit(untold, TableVerifier(TARGET), acceptor, THREE).exact_with_respect_to is None
 
 
 def test_relaxed_does_not_follow_the_target():

@@ -18,10 +18,10 @@ from worlds import WIDE, WORLD
 
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.stochastic import Stochastic
-from quasar.core import model_drafter
 from quasar.core.cache import KVCache
 from quasar.core.model_drafter import ModelDrafter
 from quasar.core.models import Block, LanguageModel
+from quasar.core.sampled_trees import SampledTree
 from quasar.core.sampling import SamplingParams
 from quasar.drafters.best_first import BestFirst
 from quasar.drafters.draft_model import DraftModel
@@ -93,7 +93,7 @@ def test_a_confidence_stop_that_drops_the_token_it_drew_is_caught():
 
 def test_equal_draws_that_are_tried_once_only_are_caught(monkeypatch: pytest.MonkeyPatch):
     """Chains that begin alike share a node; with the second draw forgotten .31, .49, .14, .06 became .41, .35, .18, .06."""
-    add = model_drafter._Tree.add
+    add = SampledTree.add
 
     def once(tree, token, parent, law):
         known = (token, parent) in tree.nodes
@@ -106,15 +106,15 @@ def test_equal_draws_that_are_tried_once_only_are_caught(monkeypatch: pytest.Mon
     table = torch.tensor([0.19, 0.09, 0.1, 0.62]).log().expand(4, 4)
     chains = drafter(table, num_speculative_tokens=1, num_drafts=3)
     assert not refutes(second_token(chains, law)[0])
-    monkeypatch.setattr(model_drafter._Tree, "add", once)
+    monkeypatch.setattr(SampledTree, "add", once)
     p, shares = second_token(chains, law)
     assert refutes(p)
     assert shares == pytest.approx([0.41, 0.35, 0.18, 0.06], abs=0.015)
 
 
 def test_children_that_state_the_law_of_another_node_are_caught(monkeypatch: pytest.MonkeyPatch):
-    add = model_drafter._Tree.add
-    monkeypatch.setattr(model_drafter._Tree, "add", lambda t, token, parent, law: add(t, token, parent, 0))
+    add = SampledTree.add
+    monkeypatch.setattr(SampledTree, "add", lambda t, token, parent, law: add(t, token, parent, 0))
     assert refutes(p_value(drafter(EQUAL, expansion=(2, 1)), WIDE, FEWER))
 
 

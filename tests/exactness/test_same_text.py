@@ -24,9 +24,10 @@ from quasar.core import rules
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.context import Context, LogitsProcessor
 from quasar.core.engine import Engine, Request
+from quasar.core.records import Generation
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import draw
-from quasar.core.types import Draft, Generation
+from quasar.core.types import Draft
 from quasar.drafters.adaptive import Adaptive
 from quasar.drafters.datastore.store import Datastore, write_datastore
 from quasar.drafters.lookahead import Lookahead
@@ -275,7 +276,14 @@ def test_a_sampled_drafter_that_drafts_nothing_leaves_the_text_as_it_is():
 def test_target_keys_by_slot_instead_of_by_position_are_caught(monkeypatch: pytest.MonkeyPatch):
     requests = batch(1.0, samples=50)
     plain = ends(generate(NoDraft(), requests))
-    monkeypatch.setattr(rules.trees, "depths", lambda draft: torch.arange(draft.nodes + 1).expand(draft.batch, -1))
+
+    def by_slot(verification, context):
+        slots = torch.arange(verification.draft.nodes + 1)
+        keys = context.streams.target(context.committed()[:, None] + slots)
+        probs = verification.probs
+        return lambda rows, at, depth: draw(probs[list(rows), list(at)], keys[list(rows), list(at)]).tolist()
+
+    monkeypatch.setattr(rules, "_following", by_slot)
     changed = ends(generate(POINT_MASSES["tree"], requests))
     monkeypatch.undo()
     assert changed != plain

@@ -13,8 +13,8 @@ from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.engine import Engine, Request
 from quasar.core.hf.processors import build_processors
+from quasar.core.records import Generation
 from quasar.core.sampling import SamplingParams
-from quasar.core.types import Generation
 from quasar.drafters.adaptive import Adaptive
 from quasar.drafters.datastore.store import Datastore, write_datastore
 from quasar.drafters.lookahead import Lookahead

@@ -17,6 +17,7 @@ from tiny_models import VOCAB, tiny_model
 from quasar.acceptors.block import Block
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.greedy import Greedy
+from quasar.acceptors.k_seq import KSeq
 from quasar.acceptors.relaxed import Relaxed
 from quasar.acceptors.stochastic import Stochastic
 from quasar.acceptors.top_k_ratio import TopKRatio
@@ -54,6 +55,7 @@ DRAFTERS = {
 HOT = {
     "stochastic": Stochastic(),
     "block": Block(),
+    "k_seq": KSeq(),
     "coupled": Coupled(),
     "relaxed 1": Relaxed(Relaxed.Config(weight=1.0)),
 }

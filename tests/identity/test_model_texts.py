@@ -5,16 +5,19 @@ from functools import cache
 import pytest
 import torch
 from doubles import WatchedVerifier
-from harness import PROMPTS, generate, params, plain, requests, texts
+from harness import PROMPTS, adaptive, generate, params, plain, requests, texts, union
 from tiny_models import FAMILIES, MAX_LENGTH, SLIDING, VOCAB, WINDOW, Models, tiny_model
 
 from quasar.acceptors.coupled import Coupled
+from quasar.acceptors.relaxed import Relaxed
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.engine import Engine
 from quasar.core.session import Session
 from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.none import NoDraft
 from quasar.drafters.pruned import Pruned
+from quasar.drafters.recycling import Recycling
+from quasar.drafters.suffix import Suffix
 from quasar.drafters.universal import Universal
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.pruned import Pruned as PrunedVerifier
@@ -176,6 +179,17 @@ def test_a_row_that_may_say_nothing_of_what_the_draft_model_knows_is_not_drafted
     assert [done.num_drafted for done in drafted] == [0] * len(NAMES)
 
 
+def test_a_mixture_has_a_law_even_there_and_keeps_to_what_is_allowed():
+    allowed = range(VOCAB - 40, VOCAB)
+    sampling = params(1.0, suppress_tokens=tuple(range(VOCAB - 40)))
+    models = Models(tiny_model("llama-gqa"), same=narrow(VOCAB - 40))
+    drafter = loaded(DraftModel(DraftModel.Config(model="same", next_laws=True)), models)
+    relaxed = Relaxed(Relaxed.Config(weight=0.5))
+    drafted = generate("llama-gqa", drafter, requests(NAMES, sampling), acceptor=relaxed)
+    assert {token for done in drafted for token in done.token_ids} <= set(allowed)
+    assert texts(drafted) != texts(plain("llama-gqa", NAMES, sampling))
+
+
 @every_shape
 def test_a_draft_model_with_fewer_positions_drafts_as_far_as_it_can(shape):
     sampling = params(0.0, max_new_tokens=24)
@@ -222,6 +236,33 @@ def test_drafts_on_a_pruned_verifier_give_the_text_of_plain_decoding_on_it(famil
     assert [done.acceptance_length for done in mirrored] == [5.0] * len(NAMES)
     watched = Engine(NoDraft(), WatchedVerifier(tiny_model(family)), Stochastic())
     assert texts(watched.generate(requests(NAMES, sampling))) == texts(plain(family, NAMES, sampling))
+
+
+# --- models inside drafters of drafters -------------------------------------------------------------------------------
+
+COMPOSITES = {
+    "union with a model": lambda family: union(Suffix(), draft_model(family, "qwen2", num_drafts=2), Recycling()),
+    "union of two models": lambda family: union(
+        draft_model(family, "qwen2", expansion=(2, 1)), loaded(Pruned(Pruned.Config(ratio=0.5)), models_of(family))
+    ),
+    "adaptive model": lambda family: adaptive(draft_model(family, "qwen2", num_speculative_tokens=6)),
+    "adaptive pruned": lambda family: adaptive(
+        loaded(Pruned(Pruned.Config(ratio=0.5, method="last", num_drafts=2)), models_of(family))
+    ),
+    "adaptive union": lambda family: adaptive(
+        union(draft_model(family, "qwen2", min_confidence=0.2), Suffix(), draft_model(family))
+    ),
+}
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "gpt2", "gemma3-mixed"])
+@pytest.mark.parametrize("name", COMPOSITES)
+@cold_or_coupled
+def test_models_in_unions_and_under_a_schedule_leave_the_text_as_it_is(family, name, temperature, acceptor):
+    sampling = params(temperature, max_new_tokens=5 * WINDOW + 4 if family in SLIDING else 16)
+    drafted = generate(family, COMPOSITES[name](family), requests(NAMES, sampling), acceptor=acceptor)
+    assert texts(drafted) == texts(plain(family, NAMES, sampling))
+    assert sum(done.num_drafted for done in drafted) > 0
 
 
 # --- another tokenizer ------------------------------------------------------------------------------------------------

@@ -70,8 +70,10 @@ def rounding(family: str) -> float:
 class Models:
     """A model provider over one model; ``others`` are found by name."""
 
+    device = "cpu"
+
     def __init__(self, model, **others):
-        self.model, self.others, self.made = model, others, {}
+        self.model, self.others, self.made, self.measurements = model, others, {}, {}
 
     def target(self, dtype="auto"):
         return self.model

@@ -15,7 +15,7 @@ from quasar.core.session import Session
 from quasar.core.types import Draft
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.quantization import calibration
-from quasar.verifiers.quantization.smoothing import _STEPS, choose_factors, fold, rounding_error
+from quasar.verifiers.quantization.smoothing import STEPS_PER_OCTAVE, choose_factors, fold, rounding_error
 from tests.identity.tiny_models import CONFIGS, tiny_model
 
 FAMILIES = [family for family in CONFIGS if family != "gpt2"]
@@ -35,7 +35,10 @@ def random_factors(model, seed=0, octaves=6):
     generator = torch.Generator().manual_seed(seed)
     return {
         group.readers[0]: torch.randint(
-            -octaves * _STEPS, octaves * _STEPS, (int(group.sources.max()) + 1,), generator=generator
+            -octaves * STEPS_PER_OCTAVE,
+            octaves * STEPS_PER_OCTAVE,
+            (int(group.sources.max()) + 1,),
+            generator=generator,
         ).tolist()
         for group in model.channel_groups()
     }
@@ -158,11 +161,11 @@ def test_the_expected_error_is_that_of_real_roundings():
 
     x, w = outliers(2000)
     exact = x @ w.T
-    for factors in (torch.ones(24), x.abs().amax(0).sqrt()):
-        (steps, scale), (columns, column_scale) = quantize_rows(x / factors), quantize_rows(w * factors)
+    for factors, row_steps in ((torch.ones(24), 127), (x.abs().amax(0).sqrt(), 127), (torch.ones(24), 2047)):
+        (steps, scale), (columns, column_scale) = quantize_rows(x / factors, row_steps), quantize_rows(w * factors)
         error = (steps * scale) @ (columns * column_scale).T - exact
         real = (error.square().sum(dim=1) / exact.square().sum(dim=1)).mean()
-        expected = rounding_error(x, w, factors, exact.square().sum(dim=1))
+        expected = rounding_error(x, w, factors, exact.square().sum(dim=1), row_steps)
         # Not closer: a row's largest value is rounded without an error, and is a large part of a row of outliers.
         assert 0.5 < real / expected < 1.1
 
@@ -180,12 +183,24 @@ def test_the_search_beats_no_smoothing_and_every_single_alpha(with_biases):
     x = rows[name].float()
 
     def error(logs):
-        return rounding_error(x, weight, torch.exp2(torch.tensor(logs) / _STEPS), (x @ weight.T).square().sum(dim=1))
+        return rounding_error(
+            x, weight, torch.exp2(torch.tensor(logs) / STEPS_PER_OCTAVE), (x @ weight.T).square().sum(dim=1)
+        )
 
     chosen = error(choose_factors(model, rows, None)[name])
     assert chosen < 0.3 * error([0] * 32)
     assert chosen < 1.05 * min(error(choose_factors(model, rows, alpha)[name]) for alpha in (0.3, 0.5, 0.8))
     assert choose_factors(model, rows, None)[name][5] > max(choose_factors(model, rows, None)[name][:5])
+
+
+def test_finer_activations_leave_more_of_an_outlier_where_it_is():
+    model = tiny_model("llama-gqa").sharing_copy()
+    groups = model.channel_groups()
+    rows, first = inputs(model), groups[0].readers[0]
+    rows[first][:, 5] *= 60
+    factors = {bits: choose_factors(model, rows, None, activation_bits=bits)[first] for bits in (8, 12)}
+    spread = {bits: max(found) - min(found) for bits, found in factors.items()}
+    assert 0 < spread[12] < spread[8]
 
 
 def test_alpha_is_the_papers_formula():
@@ -195,7 +210,7 @@ def test_alpha_is_the_papers_formula():
     [weight] = [each.weight.float() for each in model.linear_layers() if each.name == group.readers[0]]
     largest = rows[group.readers[0]].float().abs().amax(dim=0)
     expected = (largest**0.7 / weight.abs().amax(dim=0) ** 0.3).log2()
-    expected = ((expected - expected.mean()) * _STEPS).round()
+    expected = ((expected - expected.mean()) * STEPS_PER_OCTAVE).round()
     assert choose_factors(model, rows, 0.7)[group.readers[0]] == [int(each) for each in expected]
 
 

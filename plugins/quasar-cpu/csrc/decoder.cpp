@@ -60,9 +60,9 @@ struct Forward {
     // The input of a stage: hidden states after a norm, in the form that the next matrices read.
     void normed(int64_t row, const float* weight, std::initializer_list<const Matrix*> readers) {
         norm(hidden + row * model.hidden, weight, model.hidden, model.norm_eps, in.plain + row * in.stride);
-        int done = -1;
+        const Matrix* done = nullptr;
         for (const Matrix* w : readers)
-            if (w->kind != done) prepare(in, row, model.hidden, done = w->kind);
+            if (!done || w->kind != done->kind) prepare(in, row, model.hidden, *(done = w));
     }
 
     void rotate(float* x, const Layer& layer, int64_t position) const {
@@ -120,7 +120,7 @@ struct Forward {
             store(rest, activate(load(rest)) * load(rest + 8));
             std::copy_n(rest, n - i, out + i);
         }
-        prepare(in, row, n, down.kind);
+        prepare(in, row, n, down);
     }
 
     // A projection back into the hidden states: added to them, after a norm of its own where the family has one.
@@ -160,7 +160,7 @@ struct Forward {
         each_row([&](int64_t row) {
             for (int h = 0; h < model.heads; ++h)
                 attention.combine(row, h, in.plain + row * in.stride + h * model.head_dim);
-            prepare(in, row, width, l.o.kind);
+            prepare(in, row, width, l.o);
         });
         lap(thread, ATTENTION);
         residual(thread, l.o, l.attention_post_norm);
@@ -199,10 +199,16 @@ Input make_input(Scratch& s, int64_t rows, int64_t columns) {
 
 }  // namespace
 
-extern "C" void quasar_forward(const Model* model, const Call* call) {
+// Returns 0, or 1 for a token or a position outside the tables: then nothing was done.
+extern "C" int32_t quasar_forward_layers(const Model* model, const Call* call, const Range* range) {
     static thread_local Scratch s;
     const Model& m = *model;
-    const int64_t rows = int64_t(call->batch) * call->query, width = int64_t(m.heads) * m.head_dim;
+    const int64_t rows = int64_t(call->batch) * call->query;
+    for (int64_t i = 0; i < rows; ++i) {
+        const int64_t token = call->token_ids[i], position = call->positions[i];
+        if (token < 0 || token >= m.embedding.rows || position < 0 || position >= call->positions_held) return 1;
+    }
+    const int64_t width = int64_t(m.heads) * m.head_dim;
     const int64_t kv_width = int64_t(m.kv_heads) * m.head_dim;
     Team team;
     Clock clock(call->seconds);
@@ -232,10 +238,17 @@ extern "C" void quasar_forward(const Model* model, const Call* call) {
     {
         team.gather();
         const int thread = omp_get_thread_num();
-        f.each_row([&](int64_t row) { f.embed(row); });
-        for (int i = 0; i < m.num_layers; ++i) f.layer(thread, m.layers[i], i, views[kind[i]].rows, scratch, chunks);
-        f.head(thread);
+        f.each_row([&](int64_t row) {
+            if (range->before) std::copy_n(range->before + row * m.hidden, m.hidden, f.hidden + row * m.hidden);
+            else f.embed(row);
+        });
+        for (int i = range->begin; i < range->end; ++i)
+            f.layer(thread, m.layers[i], i, views[kind[i]].rows, scratch, chunks);
+        if (call->num_logits) f.head(thread);
+        if (range->after)
+            f.each_row([&](int64_t row) { std::copy_n(f.hidden + row * m.hidden, m.hidden, range->after + row * m.hidden); });
     }
+    return 0;
 }
 
 // y [rows, w.rows] = x [rows, w.cols] times w, as a layer of some other model
@@ -250,7 +263,7 @@ extern "C" void quasar_linear(const Matrix* w, const float* x, float* y, int64_t
         team.each(rows, 1, [&](int64_t row, int64_t end) {
             for (; row < end; ++row) {
                 std::copy_n(x + row * w->cols, w->cols, in.plain + row * in.stride);
-                prepare(in, row, w->cols, w->kind);
+                prepare(in, row, w->cols, *w);
             }
         });
         multiply(team, in, rows, &job, 1);

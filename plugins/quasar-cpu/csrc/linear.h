@@ -25,29 +25,29 @@ static inline void prefetch(const void* p, int64_t bytes) {
 struct Input {
     float* plain;     // [rows, stride] in order, zeros behind the last column
     float* paired;    // the same, each 16 as 8 even and 8 odd places: as bfloat16 is read
-    int16_t* steps;   // [rows, stride] whole steps of -127..127
+    int16_t* steps;   // [rows, stride] whole steps of `scale`
     float* scale;     // [rows] size of a step
     int64_t stride;   // a multiple of BLOCK
 };
 
 static inline int64_t blocks(int64_t columns) { return (columns + BLOCK - 1) / BLOCK * BLOCK; }
 
-// Fill the forms that `kind` reads from `plain`. The scale is that of quasar.core.quantization.
-static void prepare(const Input& in, int64_t row, int columns, int kind) {
+// Fill the forms that `w` reads from `plain`. The scale is that of quasar.core.quantization.
+static void prepare(const Input& in, int64_t row, int columns, const Matrix& w) {
     float* x = in.plain + row * in.stride;
     const int64_t padded = blocks(columns);
     for (int64_t i = columns; i < padded; ++i) x[i] = 0.0f;
-    if (kind == BFLOAT16) {
+    if (w.kind == BFLOAT16) {
         float* out = in.paired + row * in.stride;
         for (int64_t i = 0; i < padded; i += BLOCK)
             for (int j = 0; j < BLOCK / 2; ++j) {
                 out[i + j] = x[i + 2 * j];
                 out[i + BLOCK / 2 + j] = x[i + 2 * j + 1];
             }
-    } else if (kind == INT8) {
+    } else if (w.kind == INT8) {
         F8 top = zero();
         for (int64_t i = 0; i < padded; i += 8) top = max(top, abs(load(x + i)));
-        const float scale = std::max(largest(top) / 127.0f, 1.17549435e-38f);
+        const float scale = std::max(largest(top) / float(w.steps), 1.17549435e-38f);
         in.scale[row] = scale;
         int16_t* out = in.steps + row * in.stride;
         const F8 divisor = splat(scale);

@@ -12,6 +12,7 @@ struct Matrix {
     const float* scale;   // [rows], INT8 only
     const float* bias;    // [rows] or null
     int32_t rows, cols, stride, kind;
+    int32_t steps, unused;  // INT8: whole steps of an input on either side of zero, 127 or more
 };
 
 struct Layer {
@@ -40,5 +41,13 @@ struct Call {
     void* const* values;
     float* logits;                                   // [batch, num_logits, vocab]
     double* seconds;                                 // [3] GEMM, attention, rest are added to; or null
-    int32_t batch, query, num_logits, capacity, threads, unused;
+    int32_t batch, query, num_logits, capacity, threads;
+    int32_t positions_held;                          // in the tables of angles
+};
+
+// Some consecutive layers of a forward; with num_logits 0 the head is not run.
+struct Range {
+    const float* before;  // [batch, query, hidden] what the first of them reads; null: the embeddings
+    float* after;         // the same, what the last of them wrote; or null
+    int32_t begin, end;   // numbers of layers
 };

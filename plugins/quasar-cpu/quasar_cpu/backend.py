@@ -22,6 +22,7 @@ class NativeCpu(Backend):
     """C++ kernels for a few rows: bfloat16, float32 and W8A8; a row's bits do not depend on the rows beside it."""
 
     name = "native_cpu"
+    activation_bits = 12  # weights and activations are multiplied as int16 anyway
 
     @classmethod
     def unusable(cls) -> str | None:
@@ -43,7 +44,13 @@ class NativeCpu(Backend):
 
     @classmethod
     def build(
-        cls, model: LanguageModel, precision: Precision, *, quantize_lm_head: bool = False, keep: Collection[str] = ()
+        cls,
+        model: LanguageModel,
+        precision: Precision,
+        *,
+        quantize_lm_head: bool = False,
+        keep: Collection[str] = (),
+        activation_bits: int = 8,
     ) -> Built:
         """Return the whole decoder on native kernels; of a model of another family, the linear layers."""
         obstacle, decoder = None, None
@@ -57,7 +64,7 @@ class NativeCpu(Backend):
         for layer in list(model.linear_layers()):
             reason = "head" if layer.is_head and not quantize_lm_head else "kept" if layer.name in keep else None
             int8 = precision == "int8" and reason is None
-            layers[layer.name] = native = NativeLinear(layer, int8)
+            layers[layer.name] = native = NativeLinear(layer, activation_bits if int8 else None)
             layer.replace(native)
             if int8:
                 converted.append(layer.name)

@@ -25,7 +25,7 @@ def _each(names: str, kind: type) -> dict[str, type]:
     return dict.fromkeys(names.split(), kind)
 
 
-Matrix = _struct("Matrix", _each("weights scale bias", c_void_p) | _each("rows cols stride kind", c_int32))
+Matrix = _struct("Matrix", _each("weights scale bias", c_void_p) | _each("rows cols stride kind steps unused", c_int32))
 Layer = _struct(
     "Layer",
     _each("q k v o gate up down", Matrix)
@@ -45,8 +45,9 @@ Call = _struct(
     _each("token_ids positions offsets visible lengths", c_void_p)
     | _each("keys values", POINTER(c_void_p))
     | {"logits": c_void_p, "seconds": POINTER(c_double)}
-    | _each("batch query num_logits capacity threads unused", c_int32),
+    | _each("batch query num_logits capacity threads positions_held", c_int32),
 )
+Range = _struct("Range", _each("before after", c_void_p) | _each("begin end", c_int32))
 
 
 def _open(isa: str) -> ctypes.CDLL:
@@ -68,8 +69,8 @@ def library() -> ctypes.CDLL:
     if wanted not in ISAS or ISAS.index(wanted) > ISAS.index(best):
         raise OSError(f"QUASAR_CPU_ISA={wanted}: this processor runs {', '.join(ISAS[: ISAS.index(best) + 1])}")
     opened = _open(wanted)
-    opened.quasar_forward.argtypes = [POINTER(Model), POINTER(Call)]
-    opened.quasar_forward.restype = None
+    opened.quasar_forward_layers.argtypes = [POINTER(Model), POINTER(Call), POINTER(Range)]
+    opened.quasar_forward_layers.restype = c_int32
     opened.quasar_linear.argtypes = [POINTER(Matrix), c_void_p, c_void_p, c_int64, c_int32]
     opened.quasar_linear.restype = None
     opened.isa = wanted

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from quasar.core.errors import UnsupportedModelError
 from quasar.core.models import LinearLayer
-from quasar.core.quantization import quantize_weight
+from quasar.core.quantization import activation_steps, quantize_weight
 from quasar_cpu.library import KINDS, Matrix, library
 
 _BLOCK = 16
@@ -20,13 +20,14 @@ class NativeLinear(nn.Module):
 
     Args:
         layer: the layer to stand for; its weight is shared in full precision, and only read for int8.
-        int8: int8 weights per output channel and activations per row (W8A8).
+        activation_bits: of the inputs beside int8 weights, both whole steps of one scale a row (8 is W8A8); ``None``
+            leaves the layer in full precision.
 
     Raises:
         UnsupportedModelError: NaN or infinity in the weight or bias, or a dtype without kernels.
     """
 
-    def __init__(self, layer: LinearLayer, int8: bool) -> None:
+    def __init__(self, layer: LinearLayer, activation_bits: int | None = None) -> None:
         super().__init__()
         self.out_features, self.in_features = layer.weight.shape
         self.name = layer.name
@@ -35,7 +36,7 @@ class NativeLinear(nn.Module):
             refuse_unfit(f"{layer.name} (bias)", layer.bias)
         self.bias = None if layer.bias is None else layer.bias.float().contiguous()
         self.scale: Tensor | None = None
-        if int8:
+        if activation_bits is not None:
             integers, self.scale = quantize_weight(layer.weight)
             padded = -(-self.in_features // _BLOCK) * _BLOCK
             self.weights = nn.functional.pad(integers, (0, padded - self.in_features)).contiguous()
@@ -43,7 +44,7 @@ class NativeLinear(nn.Module):
             self.weights = layer.weight.contiguous()  # no copy, unless the model stores it transposed
         self.matrix = Matrix(
             self.weights.data_ptr(), address(self.scale), address(self.bias), self.out_features, self.in_features,
-            self.weights.shape[1], KINDS[self.weights.dtype],
+            self.weights.shape[1], KINDS[self.weights.dtype], activation_steps(activation_bits or 8, self.in_features),
         )  # fmt: skip
 
     def storages(self) -> dict[int, int]:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from quasar.core.cache import KVCache
 from quasar.core.decoders import Decoder, DecoderLayer
 from quasar.core.models import Block, LanguageModel
-from quasar_cpu.library import ACTIVATIONS, KINDS, PARTS, Call, Layer, Matrix, Model, library
+from quasar_cpu.library import ACTIVATIONS, KINDS, PARTS, Call, Layer, Matrix, Model, Range, library
 from quasar_cpu.linear import NativeLinear, address, refuse_unfit
 
 _FIRST_POSITIONS = 1024
@@ -66,6 +67,7 @@ class NativeModel:
             embedding_scale=decoder.embedding_scale,
         )
         self._positions = 0
+        self._addresses: WeakKeyDictionary[KVCache, tuple[tuple[int, range], tuple[Any, Any]]] = WeakKeyDictionary()
         self._seconds = (ctypes.c_double * len(PARTS))()
         self.timed = False
 
@@ -106,22 +108,37 @@ class NativeModel:
         Raises:
             IndexError: a token id outside the vocabulary, as torch's embedding says it.
         """
+        logits = torch.empty((len(block.token_ids), block.num_logits, self.vocab_size))
+        self._run(block, cache, range(self.num_layers), None, None, logits)
+        return logits
+
+    @torch.inference_mode()
+    def forward_layers(
+        self, block: Block, cache: KVCache, layers: range, states: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Run some of the layers; the bits are those of a whole forward, see ``StagedModel.forward_layers``.
+
+        Raises:
+            IndexError: a token id outside the vocabulary, as torch's embedding says it.
+        """
+        logits = torch.empty((len(block.token_ids), block.num_logits, self.vocab_size))
+        after = torch.empty((*block.token_ids.shape, self._embedding.shape[1]))
+        self._run(block, cache, layers, None if states is None else states.contiguous(), after, logits)
+        return after, logits
+
+    def _run(
+        self, block: Block, cache: KVCache, layers: range, before: Tensor | None, after: Tensor | None, logits: Tensor
+    ) -> None:
+        """Write the states after ``layers`` to ``after``, and what the head says of them to ``logits``."""
         batch, query = block.token_ids.shape
-        smallest, largest = map(int, block.token_ids.aminmax())
-        if smallest < 0 or largest >= len(self._embedding):
-            raise IndexError(f"token ids of {smallest}..{largest} in a vocabulary of {len(self._embedding)}.")
-        self._grow_ropes(int(block.positions.max()) + 1)
-        decoder, count = self._decoder, self.num_layers
-        shape = (decoder.kv_heads, (decoder.head_dim, decoder.head_dim), self.dtype, self.device)
-        stores = [cache.stores(layer, *shape) for layer in range(count)]
-        pointers = ctypes.c_void_p * count
-        logits = torch.empty((batch, block.num_logits, self.vocab_size))
+        self._grow_ropes(cache.capacity)
+        keys, values = self._pointers(cache, layers)
         blocks = (block.token_ids, block.positions, block.offsets, block.visible, block.lengths)
         tensors = [tensor.contiguous() for tensor in blocks]
         call = Call(
             *map(address, tensors),
-            keys=pointers(*(keys.data_ptr() for keys, _ in stores)),
-            values=pointers(*(values.data_ptr() for _, values in stores)),
+            keys=keys,
+            values=values,
             logits=logits.data_ptr(),
             seconds=self._seconds if self.timed else None,
             batch=batch,
@@ -129,9 +146,29 @@ class NativeModel:
             num_logits=block.num_logits,
             capacity=cache.capacity,
             threads=torch.get_num_threads(),
+            positions_held=self._positions,
         )
-        library().quasar_forward(ctypes.byref(self._model), ctypes.byref(call))
-        return logits
+        some = Range(address(before), address(after), layers.start, layers.stop)
+        if library().quasar_forward_layers(ctypes.byref(self._model), ctypes.byref(call), ctypes.byref(some)):
+            ids, places = block.token_ids, block.positions
+            raise IndexError(
+                f"token ids of {int(ids.min())}..{int(ids.max())} in a vocabulary of {len(self._embedding)}, positions "
+                f"of {int(places.min())}..{int(places.max())} in a cache of {cache.capacity}."
+            )
+
+    def _pointers(self, cache: KVCache, layers: range) -> tuple[Any, Any]:
+        """Return where the keys and values of every layer lie; asked for again when the cache has grown."""
+        known = self._addresses.get(cache)
+        if known is None or known[0] != (cache.capacity, layers):
+            decoder, pointers = self._decoder, ctypes.c_void_p * self.num_layers
+            keys, values = pointers(), pointers()  # null for layers that are not run
+            for layer in layers:
+                pair = cache.stores(
+                    layer, decoder.kv_heads, (decoder.head_dim, decoder.head_dim), self.dtype, self.device
+                )
+                keys[layer], values[layer] = map(address, pair)
+            known = self._addresses[cache] = ((cache.capacity, layers), (keys, values))
+        return known[1]
 
     def timings(self) -> dict[str, float]:
         """Return seconds per part since the last call, and start over; measuring begins with the first call."""

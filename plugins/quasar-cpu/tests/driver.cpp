@@ -1,5 +1,6 @@
 // Forwards of tiny random decoders, for the sanitizers: every tensor is an allocation of its exact size, so that a read
-// behind its end is seen. Each block (ragged batch, tree, windows) is compared bit for bit with its rows alone.
+// behind its end is seen. Each block (ragged batch, tree, windows) is run in two ranges of layers, and compared bit for bit
+// with its rows alone, run in one.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -8,7 +9,7 @@
 
 #include "model.h"
 
-extern "C" void quasar_forward(const Model*, const Call*);
+extern "C" int32_t quasar_forward_layers(const Model*, const Call*, const Range*);
 extern "C" void quasar_linear(const Matrix*, const float*, float*, int64_t, int32_t);
 
 struct Random {
@@ -31,6 +32,7 @@ struct Decoder {
     Model model{};
     Layer layers[LAYERS]{};
     Random random{12345};
+    int positions = 0;  // in the tables of angles
     std::deque<std::vector<char>> kept;
 
     void* make(size_t bytes) { return kept.emplace_back(bytes).data(); }
@@ -54,10 +56,11 @@ struct Decoder {
                 else static_cast<int8_t*>(weights)[at] = int8_t(random.below(255) - 127);
             }
         return {weights, kind == INT8 ? floats(rows, 0.005f, 0.001f) : nullptr, bias ? floats(rows, 0.0f, 0.3f) : nullptr,
-                rows, cols, stride, kind};
+                rows, cols, stride, kind, random.below(2) ? 127 : 2047, 0};
     }
     Decoder(const Shape& s, int kind, int base) {
-        const int width = s.heads * s.head_dim, kv_width = s.kv_heads * s.head_dim, positions = s.length + 64;
+        const int width = s.heads * s.head_dim, kv_width = s.kv_heads * s.head_dim;
+        positions = s.length + 64;
         for (int i = 0; i < LAYERS; ++i) {
             Layer& l = layers[i];
             l.q = matrix(width, s.hidden, kind, s.bias);
@@ -110,8 +113,17 @@ static std::vector<float> forward(const Decoder& d, Cache& cache, const Block& b
     double seconds[3] = {};
     const Call call{b.ids.data(), b.positions.data(), b.offsets.data(), b.visible.data(), b.lengths.data(),
                     cache.keys.data(), cache.values.data(), logits.data(), threads > 1 ? seconds : nullptr,
-                    b.batch, b.query, b.num_logits, cache.capacity, threads, 0};
-    quasar_forward(&d.model, &call);
+                    b.batch, b.query, b.num_logits, cache.capacity, threads, d.positions};
+    const Range whole{nullptr, nullptr, 0, LAYERS};
+    if (b.query == 1) quasar_forward_layers(&d.model, &call, &whole);
+    else {
+        std::vector<float> states(size_t(b.batch) * b.query * d.model.hidden);
+        const Range below{nullptr, states.data(), 0, 1}, above{states.data(), nullptr, 1, LAYERS};
+        Call silent = call;
+        silent.num_logits = 0, silent.logits = nullptr;
+        quasar_forward_layers(&d.model, &silent, &below);
+        quasar_forward_layers(&d.model, &call, &above);
+    }
     return logits;
 }
 

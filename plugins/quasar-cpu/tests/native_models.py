@@ -49,7 +49,11 @@ CONFIGS = {
 }
 FAMILIES = tuple(CONFIGS)
 DTYPES = (torch.float32, torch.bfloat16)
-PRECISIONS = ("full", "int8")
+PRECISIONS = {
+    "full": {"precision": "full"},
+    "int8": {"precision": "int8"},
+    "w8a12": {"precision": "int8", "activation_bits": 12, "quantize_lm_head": True},
+}
 
 
 @cache
@@ -75,7 +79,7 @@ def model(family, dtype=torch.float32):
 
 @cache
 def native(family, dtype, precision):
-    return NativeCpu.build(model(family, dtype).sharing_copy(), precision).model
+    return NativeCpu.build(model(family, dtype).sharing_copy(), **PRECISIONS[precision]).model
 
 
 def words(rng, count):

@@ -68,6 +68,23 @@ def test_int8_agrees_with_the_reference(family, isa):
     assert_close(logits_of(native(family, torch.float32, "int8")), logits_of(reference), worst=0.1)
 
 
+@every_family
+def test_int8_with_activations_of_12_bits_agrees_with_the_reference(family, isa):
+    reference = model(family).sharing_copy()
+    convert(reference, "reference", activation_bits=12, quantize_lm_head=True)
+    found = errors(logits_of(native(family, torch.float32, "w8a12")), logits_of(reference))
+    # Steps are 16 times smaller than those of 8 bits, and numbers between two of them so much the more frequent: one
+    # may lie in the first position already, which all others see.
+    assert found.max() < 0.1 / 16, found
+
+
+@every_family
+def test_activations_of_12_bits_are_nearer_to_full_precision(family, isa):
+    full = logits_of(model(family))
+    coarse, fine = (logits_of(native(family, torch.float32, precision)) for precision in ("int8", "w8a12"))
+    assert errors(fine, full).median() < errors(coarse, full).median()
+
+
 def widened(family):
     """Return the bfloat16 model's weights in a float32 model, with the constant that Gemma rounds to its dtype."""
     twin = copy.deepcopy(module(family))

@@ -14,6 +14,7 @@ from quasar.core.models import LinearLayer
 from quasar.verifiers.quantization.reference import ReferenceLinear
 
 pytestmark = pytest.mark.usefixtures("isa")
+EXTREMES = ["no", "outlier", "all", "signs", "zeros", "tiny"]
 NAME = "model.layers.1.mlp.up_proj"
 
 shapes = {"rows": st.integers(1, 70), "outputs": st.integers(1, 110), "inputs": st.integers(1, 150)}
@@ -38,15 +39,15 @@ def random_layer(outputs, inputs, dtype, bias, transposed, generator):
     return layer(weight, torch.randn(outputs, generator=generator).to(dtype) if bias else None)
 
 
-def exactly(of, x):
+def exactly(of, x, bits):
     """The reference in float32, whose product of integers is exact."""
     bias = None if of.bias is None else of.bias.float()
-    return ReferenceLinear(of.weight, bias)(x)
+    return ReferenceLinear(of.weight, bias, bits=bits)(x)
 
 
 @often
-@given(**shapes, **options, extreme=st.sampled_from(["no", "outlier", "all", "signs", "zeros", "tiny"]))
-def test_int8_is_exact_integer_arithmetic(rows, outputs, inputs, dtype, bias, transposed, seed, extreme):
+@given(**shapes, **options, bits=st.integers(8, 12), extreme=st.sampled_from(EXTREMES))
+def test_int8_is_exact_integer_arithmetic(rows, outputs, inputs, dtype, bias, transposed, seed, bits, extreme):
     generator = torch.Generator().manual_seed(seed)
     of = random_layer(outputs, inputs, dtype, bias, transposed, generator)
     x = torch.randn(rows, inputs, generator=generator)
@@ -60,15 +61,16 @@ def test_int8_is_exact_integer_arithmetic(rows, outputs, inputs, dtype, bias, tr
         x = torch.zeros_like(x)
     elif extreme == "tiny":
         x = x * 1e-44
-    assert torch.equal(NativeLinear(of, int8=True)(x), exactly(of, x))
+    assert torch.equal(NativeLinear(of, bits)(x), exactly(of, x, bits))
 
 
-@pytest.mark.parametrize("columns", [16, 48, 1536, 8192])
+@pytest.mark.parametrize("bits", [8, 12])
+@pytest.mark.parametrize("columns", [16, 48, 1536, 8192, 20000])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_sums_of_nothing_but_the_largest_products_saturate_nowhere(columns, sign):
+def test_sums_of_nothing_but_the_largest_products_saturate_nowhere(columns, sign, bits):
     weight, x = torch.full((5, columns), sign), torch.full((7, columns), 2.0)
-    got = NativeLinear(layer(weight), int8=True)(x)
-    assert torch.equal(got, exactly(layer(weight), x))
+    got = NativeLinear(layer(weight), bits)(x)
+    assert torch.equal(got, exactly(layer(weight), x, bits))
     assert torch.allclose(got, torch.full_like(got, sign * 2.0 * columns), rtol=1e-6)
 
 
@@ -83,15 +85,15 @@ def test_full_precision_agrees_with_torch(rows, outputs, inputs, dtype, bias, tr
     if of.bias is not None:
         want, bound = want + of.bias.double(), bound + of.bias.double().abs()
     # A product, sums of `inputs` of them in any order, and the bias: each term is rounded `inputs + 1` times at most.
-    found = NativeLinear(of, int8=False)(x).double()
+    found = NativeLinear(of)(x).double()
     assert bool(((found - want).abs() <= 1.001 * (inputs + 1) * 2**-24 * bound).all())
 
 
 @often
-@given(**shapes, **options, int8=st.booleans())
-def test_a_row_has_the_same_bits_alone(rows, outputs, inputs, dtype, bias, transposed, seed, int8):
+@given(**shapes, **options, bits=st.sampled_from([None, 8, 12]))
+def test_a_row_has_the_same_bits_alone(rows, outputs, inputs, dtype, bias, transposed, seed, bits):
     generator = torch.Generator().manual_seed(seed)
-    native = NativeLinear(random_layer(outputs, inputs, dtype, bias, transposed, generator), int8)
+    native = NativeLinear(random_layer(outputs, inputs, dtype, bias, transposed, generator), bits)
     x = torch.randn(rows, inputs, generator=generator)
     together = native(x)
     for row in range(0, rows, 5):
@@ -101,20 +103,20 @@ def test_a_row_has_the_same_bits_alone(rows, outputs, inputs, dtype, bias, trans
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_output_has_the_dtype_and_the_leading_dimensions_of_the_input(dtype):
     of = random_layer(9, 20, torch.bfloat16, True, False, torch.Generator().manual_seed(1))
-    native, x = NativeLinear(of, int8=False), torch.randn(2, 3, 20).to(dtype)
+    native, x = NativeLinear(of), torch.randn(2, 3, 20).to(dtype)
     assert (native(x).dtype, native(x).shape) == (dtype, (2, 3, 9))
     assert torch.equal(native(x)[1, 2], native(x[1, 2].float()).to(dtype))
     assert native(x[:, :0]).shape == (2, 0, 9)
 
 
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("bits", [None, 8])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", ["weight", "bias"])
-def test_what_is_not_finite_is_refused_with_its_name(int8, bad, where):
+def test_what_is_not_finite_is_refused_with_its_name(bits, bad, where):
     of = random_layer(9, 20, torch.float32, True, False, torch.Generator().manual_seed(1))
     getattr(of, where).view(-1)[7] = bad
     with pytest.raises(UnsupportedModelError) as caught:
-        NativeLinear(of, int8)
+        NativeLinear(of, bits)
     name = NAME if where == "weight" else f"{NAME} (bias)"
     assert str(caught.value) == f"backend 'native_cpu': {name} holds NaN or infinity; the checkpoint is damaged."
 
@@ -122,9 +124,9 @@ def test_what_is_not_finite_is_refused_with_its_name(int8, bad, where):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_a_dtype_without_kernels_is_refused_with_its_name(dtype):
     with pytest.raises(UnsupportedModelError, match=rf"{NAME} is {dtype}; it takes bfloat16 and float32\."):
-        NativeLinear(layer(torch.zeros(3, 16, dtype=dtype)), int8=False)
+        NativeLinear(layer(torch.zeros(3, 16, dtype=dtype)))
 
 
 def test_a_weight_in_full_precision_is_not_copied():
     of = random_layer(9, 20, torch.bfloat16, False, False, torch.Generator().manual_seed(1))
-    assert NativeLinear(of, int8=False).weights.data_ptr() == of.weight.data_ptr()
+    assert NativeLinear(of).weights.data_ptr() == of.weight.data_ptr()

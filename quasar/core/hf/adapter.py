@@ -18,6 +18,7 @@ from quasar.core.decoders import Decoder
 from quasar.core.hf import pruning
 from quasar.core.hf.channels import read_channel_groups
 from quasar.core.hf.decoders import read_decoder
+from quasar.core.hf.layers import LayerRange
 from quasar.core.models import Block, ChannelGroup, LinearLayer
 
 
@@ -63,24 +64,37 @@ class HFModel:
         self._cache_argument = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
         self._additive_mask = self.config._attn_implementation == "eager"
         self._windows = _windows(self.config)
+        self._ranges: dict[range, LayerRange] = {}
 
     @torch.inference_mode()
     def forward(self, block: Block, cache: KVCache) -> Tensor:
         """Run one block; see ``LanguageModel.forward``."""
+        outputs = self.module(**self._arguments(block, cache), logits_to_keep=block.num_logits)
+        return outputs.logits  # type: ignore[no-any-return]  # [batch, num_logits, vocab]
+
+    @torch.inference_mode()
+    def forward_layers(
+        self, block: Block, cache: KVCache, layers: range, states: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Run some of the layers over one block; see ``StagedModel.forward_layers``."""
+        if layers not in self._ranges:
+            self._ranges[layers] = LayerRange(self.module, layers)
+        return self._ranges[layers].run(states, block.num_logits, **self._arguments(block, cache))
+
+    def _arguments(self, block: Block, cache: KVCache) -> dict[str, Any]:
+        """Return what the model's forward is called with."""
         query = block.token_ids.shape[1]
         start = int(block.lengths.max())
         end = start + query
         alone = block.token_ids.shape[0] == 1
         entries = start if alone else (block.lengths[:, None] + block.offsets).to(self.device)
-        outputs = self.module(
-            input_ids=block.token_ids.to(self.device),
-            position_ids=block.positions.to(self.device),
-            attention_mask=self._masks(block, end),
-            use_cache=True,
-            logits_to_keep=block.num_logits,
-            **{self._cache_argument: _BlockCache(cache, entries, start, end)},
-        )
-        return outputs.logits  # type: ignore[no-any-return]  # [batch, num_logits, vocab]
+        return {
+            "input_ids": block.token_ids.to(self.device),
+            "position_ids": block.positions.to(self.device),
+            "attention_mask": self._masks(block, end),
+            "use_cache": True,
+            self._cache_argument: _BlockCache(cache, entries, start, end),
+        }
 
     def _masks(self, block: Block, end: int) -> Tensor | dict[str, Tensor]:
         """Expand a block's visibility to what the model's attention wants: one mask, or one per kind of layer."""

@@ -151,10 +151,18 @@ class LoadedModels:
         source: the target model.
         device: a torch device.
         registry: knows the built-in models by name, for draft models, and the installed backends.
+        measurements: of the run that is resumed; new ones are added.
     """
 
-    def __init__(self, source: ModelSource, device: str, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        device: str,
+        registry: Registry | None = None,
+        measurements: dict[str, Any] | None = None,
+    ) -> None:
         self.source, self.device, self._registry = source, device, registry
+        self.measurements = {} if measurements is None else measurements
         self._sources = {source.name: source}
         self._models: dict[tuple[str, str], HFModel] = {}
         self._derived: dict[str, Any] = {}

@@ -24,7 +24,7 @@ def drop_layers(module: PreTrainedModel, dropped: Collection[int]) -> None:
     Raises:
         UnsupportedModelError: the layers are not a plain stack.
     """
-    decoder, name, layers = _stack(module)
+    decoder, name, layers = find_layers(module)
     config = module.config.get_text_config()
     kept = [number for number in range(len(layers)) if number not in dropped]
     kinds = getattr(config, "layer_types", None)
@@ -53,7 +53,7 @@ def layer_states(module: PreTrainedModel, token_ids: Tensor, given: Sequence[Ten
     Raises:
         UnsupportedModelError: the layers are not a plain stack.
     """
-    _, _, layers = _stack(module)
+    _, _, layers = find_layers(module)
     states: list[Tensor] = []
 
     def before(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -80,8 +80,12 @@ def layer_states(module: PreTrainedModel, token_ids: Tensor, given: Sequence[Ten
     return states
 
 
-def _stack(module: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the decoder, the name of its list of layers, and the list."""
+def find_layers(module: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
+    """Return the decoder, the name of its list of layers, and the list.
+
+    Raises:
+        UnsupportedModelError: the layers are not a plain stack.
+    """
     config, decoder = module.config.get_text_config(), module.get_decoder()
     found = [
         (name, child)
@@ -90,6 +94,7 @@ def _stack(module: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
     ]
     if len(found) != 1 or bool(getattr(config, "num_kv_shared_layers", None)):
         raise UnsupportedModelError(
-            f"layers of a {type(module).__name__} cannot be left out: they are not one stack of independent layers."
+            f"layers of a {type(module).__name__} cannot be left out or run apart: they are not one stack of "
+            "independent layers."
         )
     return decoder, *found[0]

@@ -29,6 +29,7 @@ class TinyModels:
     device = "cpu"
 
     def __init__(self, backends: Sequence[type[Backend]] = ()) -> None:
+        self.measurements: dict[str, Any] = {}
         self._made: dict[str, Any] = {}
         self._backends = backends
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quasar.core.components import Drafter
+from quasar.core.components import Drafter, Verifier
 from quasar.core.context import Context, Row, TokenView
+from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
 from quasar.core.pipeline import device_clock
 from quasar.core.sampling import SamplingParams
 from quasar.core.session import Session
 from quasar.core.streams import Streams
-from quasar.core.types import Draft, Verification
+from quasar.core.types import Draft
 
 _CONTEXT, _REPEATS = 256, 5
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -53,31 +55,37 @@ class Costs:
         return {"costs": dict(self._table), "draft_cost": self._draft}
 
 
-def measure(
-    models: ModelProvider, model: LanguageModel, drafter: Drafter, most: int, draft_cost: float | None
-) -> Costs:
+def measure(models: ModelProvider, verifier: Verifier, drafter: Drafter, most: int, draft_cost: float | None) -> Costs:
     """Time forwards of the model that checks, once for all pipelines of a run, and drafting; a plain step costs 1.
 
     Args:
-        models: keeps the measurement.
-        model: the verifier's.
+        models: keeps the measurements.
+        verifier: loaded; if it has no model, the target is timed.
         drafter: loaded.
         most: nodes that can be drafted in a step.
         draft_cost: relative to a plain step; measured if ``None``.
     """
-    clock = device_clock(str(model.device))
+    model = verifier.model if isinstance(verifier, ModelVerifier) else models.target()
+    clock, checks = device_clock(str(model.device)), json.dumps(verifier.resolved())
     size = min(_CONTEXT, (model.max_length or 2 * _CONTEXT) // 2)
     ids = [1 + 7919 * place % (model.vocab_size - 1) for place in range(size)]  # any text, without many repetitions
     widths = [width for width in _WIDTHS if width <= most] + [most + 1]
-    seconds = models.derived(f"forward seconds {id(model)} {widths}", lambda: _time_forwards(model, ids, widths, clock))
+    key = f"seconds of forwards, by width {widths}: {checks}"
+    seconds = dict(_once(models, key, lambda: list(_time_forwards(model, ids, widths, clock).items())))
     if draft_cost is None:
-        key = f"drafting seconds {id(model)} {drafter.name} {drafter.config!r} {most}"
-        drafting = models.derived(key, lambda: _time_drafting(model, drafter, ids, most, clock))
+        key = f"seconds for one more node of {most}: {json.dumps(drafter.resolved())} under {checks}"
+        drafting: float = _once(models, key, lambda: _time_drafting(model, drafter, ids, most, clock))
         draft_cost = max(0.0, drafting) / seconds[1]
     highest, table = 0.0, {}
     for width in widths:
         highest = table[width] = max(highest, round(seconds[width] / seconds[1], 3))  # noise must not pay for nodes
     return Costs(table, round(draft_cost, 4))
+
+
+def _once(models: ModelProvider, key: str, make: Callable[[], Any]) -> Any:
+    if key not in models.measurements:
+        models.measurements[key] = make()
+    return models.measurements[key]
 
 
 def _time_forwards(
@@ -100,7 +108,7 @@ def _time_drafting(
     context = Context((Row(TokenView(ids), len(ids) - 1, "", 0, SamplingParams()),), Streams([(0, "", 0)]))
     nothing = Draft.empty(1)
     logits = Session(model, 1, len(ids)).forward([ids[:-1]], nothing)
-    context.verification = Verification(nothing, context.law(logits, nothing), logits)
+    context.verification = context.judge(nothing, logits)
     times: dict[int, list[float]] = {1: [], most: []}
     for _ in range(_REPEATS + 1):
         for size, found in times.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -69,18 +68,21 @@ class _Observed(nn.Module):
         return functional.linear(x, self._layer.weight, self._layer.bias)
 
 
-def input_rows(model: LanguageModel, names: Sequence[str], texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+def input_rows(
+    model: LanguageModel, names: Sequence[str], texts: Sequence[Sequence[int]], limit: int = _ROWS
+) -> dict[str, Tensor]:
     """Return what linear layers read while the model reads texts.
 
     Args:
         model: the full-precision model, which stays as it is.
         names: layers to observe.
         texts: ids.
+        limit: most rows that are kept of each layer.
 
     Returns:
-        Rows by name of the layer, ``[rows, in_features]`` in the model's dtype; 512 of them at the most.
+        Rows by name of the layer, ``[rows, in_features]`` in the model's dtype; ``limit`` of them at the most.
     """
-    stride = max(1, sum(map(len, texts)) // _ROWS)
+    stride = max(1, sum(map(len, texts)) // limit)
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     observed = model.sharing_copy()
     for layer in list(observed.linear_layers()):
@@ -88,17 +90,7 @@ def input_rows(model: LanguageModel, names: Sequence[str], texts: Sequence[Seque
             layer.replace(_Observed(layer, found[layer.name], stride))
     for text in texts:
         Session(observed, 1, len(text)).forward([text], Draft.empty(1))
-    return {name: torch.cat(rows)[:_ROWS] for name, rows in found.items()}
-
-
-def fingerprint(model: LanguageModel) -> str:
-    """Return a short text that differs between models with different weights, from some values of every layer."""
-    digest = hashlib.blake2b(f"{model.name} {model.dtype}".encode(), digest_size=12)
-    for layer in model.linear_layers():
-        values = layer.weight.reshape(-1)
-        digest.update(f"{layer.name} {tuple(layer.weight.shape)}".encode())
-        digest.update(values[:: max(1, len(values) // 256)].double().cpu().numpy().tobytes())
-    return digest.hexdigest()
+    return {name: torch.cat(rows)[:limit] for name, rows in found.items()}
 
 
 def factors_file(key: str) -> Path:

@@ -44,28 +44,31 @@ def available_backends() -> dict[str, str | None]:
     return {name: backend.unusable() for name, backend in _BACKENDS.items()}
 
 
-def choose_backend(requested: str, model: LanguageModel | None = None) -> str:
+def choose_backend(requested: str, model: LanguageModel | None = None, activation_bits: int = 8) -> str:
     """Return the backend to use.
 
     Args:
         requested: a backend's name, or ``auto`` for fbgemm where it is usable and the reference elsewhere.
         model: if given, its device and dtype count too: fbgemm serves neither a GPU nor float64.
+        activation_bits: that it has to serve.
 
     Raises:
         ConfigError: no such backend, or it cannot be used; the reason is in the text.
     """
     if requested == "auto":
-        return next((name for name in _AUTOMATIC if _obstacle(name, model) is None), _AUTOMATIC[-1])
+        return next((name for name in _AUTOMATIC if _obstacle(name, model, activation_bits) is None), _AUTOMATIC[-1])
     if requested not in _BACKENDS:
         raise ConfigError(f"No int8 backend '{requested}'.{did_you_mean(requested, ['auto', *_BACKENDS])}")
-    reason = _obstacle(requested, model)
+    reason = _obstacle(requested, model, activation_bits)
     if reason is not None:
         raise ConfigError(f"int8 backend '{requested}' cannot be used: {reason}.")
     return requested
 
 
-def _obstacle(name: str, model: LanguageModel | None) -> str | None:
+def _obstacle(name: str, model: LanguageModel | None, activation_bits: int) -> str | None:
     backend = _BACKENDS[name]
+    if backend.activation_bits < activation_bits:
+        return f"its activations have 8 bits, not {activation_bits}"
     return backend.unusable() or (None if model is None else backend.refuses(model.device, model.dtype))
 
 
@@ -85,6 +88,7 @@ def convert(
     quantize_lm_head: bool = False,
     keep: Collection[str] = (),
     compiled: bool = False,
+    activation_bits: int = 8,
 ) -> ConversionReport:
     """Replace the linear layers of ``model`` by W8A8 layers.
 
@@ -96,15 +100,17 @@ def convert(
         quantize_lm_head: the projection to the vocabulary too. It decides between near-equal tokens, so it is left
             in full precision unless asked.
         keep: names of layers that stay in full precision.
+        activation_bits: of the inputs of the new layers.
         compiled: hand every new layer to ``torch.compile``, for any number of rows; it happens at the first forward.
 
     Raises:
         ConfigError: the backend cannot be used for this model, or not one layer was quantised.
     """
-    chosen = choose_backend(backend, model)
+    chosen = choose_backend(backend, model, activation_bits)
+    more = {} if activation_bits == 8 else {"bits": activation_bits}
 
     def make(weight: Tensor, bias: Tensor | None) -> QuantizedLinear:
-        layer = _BACKENDS[chosen](weight, bias)
+        layer = _BACKENDS[chosen](weight, bias, **more)
         if compiled:
             layer.compile(dynamic=True)
         return layer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quasar.core.quantization import MAX_STEPS, quantize_rows, quantize_weight
+from quasar.core.quantization import MAX_STEPS, activation_steps, quantize_rows, quantize_weight
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 
 
@@ -21,14 +21,17 @@ class ReferenceLinear(QuantizedLinear):
         weight: ``[out, in]``, floating.
         bias: ``[out]`` or ``None``.
         steps: integers on either side of zero that the weights use; fewer than 127 mimics a backend that does so.
+        bits: of the activations.
     """
 
     backend = "reference"
+    activation_bits = 12
     weight: Tensor
     scale: Tensor
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int = MAX_STEPS) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int = MAX_STEPS, bits: int = 8) -> None:
         super().__init__(weight, bias, steps)
+        self.input_steps = activation_steps(bits, self.in_features)
         integers, scale = quantize_weight(weight, steps)
         self.register_buffer("weight", integers)  # [out, in] int8
         self.register_buffer("scale", scale)  # [out]
@@ -50,7 +53,7 @@ class ReferenceLinear(QuantizedLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[..., out]`` in the dtype of ``x`` ``[..., in]``; 16-bit dtypes are rounded once, at the end."""
-        integers, scale = quantize_rows(x)
+        integers, scale = quantize_rows(x, self.input_steps)
         product = integers.double() @ self.weight.double().T  # [..., out], whole numbers
         y = product.to(scale.dtype) * scale * self.scale.to(scale.dtype)
         if self.bias is not None:

@@ -28,6 +28,7 @@ class QuantizedLinear(nn.Module, ABC):
 
     Attributes:
         backend: what users call it.
+        activation_bits: most bits that its activations may have.
         in_features: length of an input row.
         out_features: length of an output row.
         steps: as above.
@@ -35,6 +36,7 @@ class QuantizedLinear(nn.Module, ABC):
     """
 
     backend: ClassVar[str]
+    activation_bits: ClassVar[int] = 8
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None, steps: int = MAX_STEPS) -> None:

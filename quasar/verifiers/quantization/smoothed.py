@@ -10,6 +10,7 @@ from quasar.core.backends import Backend
 from quasar.core.errors import UnsupportedModelError
 from quasar.core.home import remember, remembered
 from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.own_texts import fingerprint
 from quasar.core.progress import progress_bar
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.smoothing import choose_factors, fold
@@ -67,7 +68,7 @@ def _factors(
     target, codec = models.target(dtype), models.tokenizer()
     given = None if file is None else calibration.read_texts(file, target, codec)
     texts = (backend and backend.name, calibration.TEXTS, calibration.TOKENS) if given is None else given
-    words = f"{_VERSION} {calibration.fingerprint(target)} {alpha} {texts}"
+    words = f"{_VERSION} {fingerprint(target)} {alpha} {texts}"
     key = hashlib.blake2b(words.encode(), digest_size=12).hexdigest()
     place = calibration.factors_file(key)
     known: dict[str, list[int]] | None = remembered(place)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from quasar.core.models import ChannelGroup, LanguageModel, LinearLayer
-from quasar.core.quantization import MAX_STEPS
+from quasar.core.quantization import MAX_STEPS, activation_steps
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """What the search tries for every input."""
@@ -26,7 +26,7 @@ ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _SMALLEST = 1e-5
 """Stands for channels of zeros, as in the paper's code."""
 
-_STEPS = 16
+STEPS_PER_OCTAVE = 16
 """Factors are whole powers of 2^(1/16): as whole numbers they are kept on disk, and nothing finer matters."""
 
 
@@ -35,6 +35,7 @@ def choose_factors(
     rows: Mapping[str, Tensor],
     alpha: float | None,
     on_group: Callable[[], object] = lambda: None,
+    activation_bits: int = 8,
 ) -> dict[str, list[int]]:
     """Return the factors of every group, as logarithms in sixteenths of an octave, by the name of its first reader.
 
@@ -43,6 +44,7 @@ def choose_factors(
         rows: input rows of every group's first reader, by its name.
         alpha: the paper's alpha for all groups; ``None`` searches ``ALPHAS`` for each.
         on_group: called after every group, for progress.
+        activation_bits: of the inputs; the more, the less of their outliers is worth moving into the weights.
 
     Raises:
         UnsupportedModelError: the model's inputs are not known.
@@ -52,7 +54,7 @@ def choose_factors(
     for group in model.channel_groups():
         first = group.readers[0]
         weight = torch.cat([linears[name].weight for name in group.readers]).float()  # [outputs, in]
-        found[first] = _search(rows[first].float(), weight, group, alpha)
+        found[first] = _search(rows[first].float(), weight, group, alpha, activation_bits)
         on_group()
     return found
 
@@ -66,7 +68,7 @@ def fold(model: LanguageModel, logs: Mapping[str, Sequence[int]]) -> None:
     """
     for group in model.channel_groups():
         wanted = torch.tensor(logs[group.readers[0]], dtype=torch.float64, device=model.device)
-        factors = (1 / group.scale(torch.exp2(-wanted / _STEPS)))[group.sources.to(model.device)]
+        factors = (1 / group.scale(torch.exp2(-wanted / STEPS_PER_OCTAVE)))[group.sources.to(model.device)]
         # Read again for every group: a projection that reads one group writes another, and was scaled there.
         linears = {layer.name: layer for layer in model.linear_layers()}
         for name in group.readers:
@@ -74,7 +76,7 @@ def fold(model: LanguageModel, logs: Mapping[str, Sequence[int]]) -> None:
             layer.replace(_linear(layer, (layer.weight.double() * factors).to(layer.weight.dtype)))
 
 
-def rounding_error(rows: Tensor, weight: Tensor, factors: Tensor, size: Tensor) -> float:
+def rounding_error(rows: Tensor, weight: Tensor, factors: Tensor, size: Tensor, row_steps: int = MAX_STEPS) -> float:
     """Return the expected squared error of W8A8 products relative to their size, the mean over rows.
 
     Every rounding is taken for an independent error of a step² ÷ 12, steps being those of ``quasar.core.quantization``.
@@ -84,16 +86,18 @@ def rounding_error(rows: Tensor, weight: Tensor, factors: Tensor, size: Tensor) 
         weight: ``[out, in]``.
         factors: of the inputs, ``[in]``.
         size: squared norm of every product, ``[rows]``.
+        row_steps: integers on either side of zero that the rows have; weights have ``MAX_STEPS``.
     """
     inputs, scaled = rows / factors, weight * factors
     of_rows = inputs.abs().amax(dim=1).square() * scaled.square().sum()
     of_weights = scaled.abs().amax(dim=1).square().sum() * inputs.square().sum(dim=1)
-    return float(((of_rows + of_weights) / size).mean()) / (12 * MAX_STEPS**2)
+    errors = of_rows / row_steps**2 + of_weights / MAX_STEPS**2
+    return float((errors / size).mean()) / 12
 
 
-def _search(rows: Tensor, weight: Tensor, group: ChannelGroup, alpha: float | None) -> list[int]:
+def _search(rows: Tensor, weight: Tensor, group: ChannelGroup, alpha: float | None, bits: int) -> list[int]:
     """Return the logarithms ``[written]`` that ``alpha`` gives, or the best of those that ``ALPHAS`` give."""
-    sources = group.sources.to(rows.device)
+    sources, steps = group.sources.to(rows.device), activation_steps(bits, rows.shape[1])
     size = (rows @ weight.T).square().sum(dim=1).clamp_min(torch.finfo(rows.dtype).tiny)
     columns = weight.abs().amax(dim=0).clamp_min(_SMALLEST)
     if alpha is None:
@@ -106,8 +110,8 @@ def _search(rows: Tensor, weight: Tensor, group: ChannelGroup, alpha: float | No
         wanted = each * channels.clamp_min(_SMALLEST).log2() - (1 - each) * columns.log2()
         tied = torch.full((int(sources.max()) + 1,), -torch.inf, device=rows.device)
         tied.scatter_reduce_(0, sources, wanted - wanted.mean(), "amax")  # one for heads that share a value head
-        logs = (tied * _STEPS).round()
-        error = rounding_error(rows, weight, torch.exp2(logs / _STEPS)[sources], size)
+        logs = (tied * STEPS_PER_OCTAVE).round()
+        error = rounding_error(rows, weight, torch.exp2(logs / STEPS_PER_OCTAVE)[sources], size, steps)
         if not best or error < least:
             best, least = [int(log) for log in logs], error
     return best

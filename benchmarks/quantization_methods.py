@@ -1,0 +1,204 @@
+"""Ways to choose quantised weights beyond the nearest integer, by what a layer's inputs look like.
+
+A grid is a scale and a lowest value for every group of inputs of every output channel. ``nearest`` rounds to it,
+``clipped`` chooses narrower grids, ``compensated`` rounds column by column and lets the later columns make up for it,
+and ``awq_factors`` scales inputs before any of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from quasar.core.models import LanguageModel
+from quasar.core.quantization import MAX_STEPS, quantize_rows
+from quasar.verifiers.quantization.scheme import QuantizedLinear
+from quasar.verifiers.quantization.smoothing import STEPS_PER_OCTAVE
+
+CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
+AWQ_ALPHAS = tuple(place / 10 for place in range(11))
+_BLOCK = 64
+_TINY = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What the weights of a layer may be.
+
+    Attributes:
+        scale: of each group, ``[out, groups]``.
+        low: smallest value of each group, ``[out, groups]``.
+        levels: steps from the smallest value to the largest.
+        size: inputs in a group.
+    """
+
+    scale: Tensor
+    low: Tensor
+    levels: int
+    size: int
+
+    def columns(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Return scale and lowest value of these inputs, ``[out, last - first]``."""
+        groups = torch.arange(first, last) // self.size
+        return self.scale[:, groups], self.low[:, groups]
+
+    def nearest(self, weight: Tensor, first: int = 0) -> Tensor:
+        """Return the nearest values of the grid to the columns ``weight`` from ``first`` on."""
+        scale, low = self.columns(first, first + weight.shape[1])
+        return ((weight - low) / scale).round().clamp(0, self.levels) * scale + low
+
+
+def grid(weight: Tensor, group: int | None, clip: Tensor | float = 1.0) -> Grid:
+    """Return the grid of int8 (no group: symmetric, one scale for each output channel) or of grouped int4.
+
+    Args:
+        weight: ``[out, in]`` float32; ``in`` must be whole groups.
+        group: inputs that share a scale and an offset, kept in bfloat16; ``None`` for int8.
+        clip: share of the largest magnitudes that the grid reaches, a number or ``[out, groups]``.
+    """
+    if group is None:
+        scale = (clip * weight.abs().amax(dim=1, keepdim=True) / MAX_STEPS).clamp_min(_TINY)
+        return Grid(scale, -MAX_STEPS * scale, 2 * MAX_STEPS, weight.shape[1])
+    groups = weight.unflatten(1, (-1, group))
+    low, high = clip * groups.amin(dim=-1).clamp_max(0), clip * groups.amax(dim=-1).clamp_min(0)
+    scale = ((high - low) / 15).clamp_min(_TINY).bfloat16().float()
+    return Grid(scale, low.bfloat16().float(), 15, group)
+
+
+def moments(rows: Tensor) -> Tensor:
+    """Return the mean outer product of inputs ``[rows, in]``, ``[in, in]`` float32."""
+    return (rows.T @ rows) / len(rows)
+
+
+def clipped(weight: Tensor, second: Tensor, group: int | None) -> Grid:
+    """Return the grid whose limits leave the least squared error of products, the best of ``CLIPS`` for each group.
+
+    Args:
+        weight: ``[out, in]`` float32.
+        second: ``moments`` of the inputs.
+        group: as in ``grid``.
+    """
+    size = group or weight.shape[1]
+    blocks = torch.stack([second[i : i + size, i : i + size] for i in range(0, len(second), size)])
+    best = torch.full((len(weight), len(blocks)), torch.inf)
+    chosen = torch.ones_like(best)
+    for clip in CLIPS:
+        wrong = (grid(weight, group, clip).nearest(weight) - weight).unflatten(1, (-1, size))
+        error = (torch.einsum("ogi,gij->ogj", wrong, blocks) * wrong).sum(dim=-1)
+        chosen = torch.where(error < best, clip, chosen)
+        best = torch.minimum(best, error)
+    return grid(weight, group, chosen)
+
+
+def compensated(weight: Tensor, second: Tensor, on: Grid, damping: float = 0.05) -> Tensor:
+    """Round column by column, the most active input first, and move each error into the columns that are left.
+
+    A weight that reaches its grid's end keeps that place whatever is moved into it. A row therefore still has its
+    largest magnitude, and a backend that scales by it finds the same integers again.
+
+    Args:
+        weight: ``[out, in]`` float32.
+        second: ``moments`` of the inputs.
+        on: the grid.
+        damping: share of the mean of the diagonal that is added to it.
+
+    Returns:
+        Values of the grid, ``[out, in]``.
+
+    Source: Frantar et al., "GPTQ", arXiv 2210.17323, section 3, with its activation order.
+    """
+    second = second.double()
+    diagonal = second.diagonal()
+    order = diagonal.argsort(descending=True)
+    damped = second + damping * diagonal.mean() * torch.eye(len(second), dtype=second.dtype)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped[order][:, order]))
+    factor = torch.linalg.cholesky(inverse, upper=True).float()
+    # Inputs first, so that what belongs to one input lies together.
+    scale, low = (each[:, order].T.contiguous() for each in on.columns(0, weight.shape[1]))
+    left = weight[:, order].T.contiguous()  # [in, out]
+    high, found = low + on.levels * scale, torch.empty_like(left)
+    ends = (left >= high - scale / 1024).float() - (left <= low + scale / 1024).float()
+    for start in range(0, len(left), _BLOCK):
+        stop = min(start + _BLOCK, len(left))
+        errors = torch.empty_like(left[start:stop])
+        for place in range(start, stop):
+            value = ((left[place] - low[place]) / scale[place]).round_().clamp_(0, on.levels)
+            value = torch.where(ends[place] == 0, value, (ends[place] + 1) / 2 * on.levels)
+            found[place] = value.mul_(scale[place]).add_(low[place])
+            errors[place - start] = error = (left[place] - found[place]) / factor[place, place]
+            left[place:stop].addr_(factor[place, place:stop], error, alpha=-1)
+        left[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
+    back = torch.empty_like(found)
+    back[order] = found
+    return back.T.contiguous()
+
+
+def awq_factors(model: LanguageModel, rows: Mapping[str, Tensor], group: int | None) -> dict[str, list[int]]:
+    """Return factors for ``fold``: each input's mean magnitude to the power that leaves the least error of products.
+
+    Args:
+        model: a ``sharing_copy``; it is only read.
+        rows: input rows of every group's first reader, by its name.
+        group: as in ``grid``.
+
+    Source: Lin et al., "AWQ", arXiv 2306.00978, section 3.2.
+    """
+    linears = {layer.name: layer for layer in model.linear_layers()}
+    found = {}
+    for channels in model.channel_groups():
+        first, sources = channels.readers[0], channels.sources
+        weight = torch.cat([linears[name].weight for name in channels.readers]).float()
+        inputs = rows[first].float()
+        second, size = moments(inputs), inputs.abs().mean(dim=0).clamp_min(1e-5).log2()
+        least = torch.inf
+        for alpha in AWQ_ALPHAS:
+            tied = torch.full((int(sources.max()) + 1,), -torch.inf)
+            tied.scatter_reduce_(0, sources, alpha * (size - size.mean()), "amax")
+            logs = (tied * STEPS_PER_OCTAVE).round()
+            factors = torch.exp2(logs / STEPS_PER_OCTAVE)[sources]
+            scaled = weight * factors
+            wrong = grid(scaled, group).nearest(scaled) / factors - weight
+            error = float(((wrong @ second) * wrong).sum())
+            if error < least:
+                least, found[first] = error, [int(log) for log in logs]
+    return found
+
+
+class Emulated(QuantizedLinear):
+    """A linear layer with the weights that a grid holds, multiplied in float32.
+
+    Args:
+        weight: values of a grid, ``[out, in]`` float32.
+        bias: ``[out]`` or ``None``.
+        nbytes: what integers, scales and offsets would take.
+        steps: integers on either side of zero that each input row is rounded to; 0 leaves inputs as they are.
+    """
+
+    backend = "emulated"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, nbytes: int, steps: int) -> None:
+        super().__init__(weight, bias)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.nbytes, self.input_steps = nbytes, steps
+
+    @classmethod
+    def unusable(cls) -> str | None:
+        return None
+
+    @classmethod
+    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
+        return None
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.nbytes
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.input_steps:
+            integers, scale = quantize_rows(x, self.input_steps)
+            x = integers * scale
+        return functional.linear(x, self.weight, self.bias)

@@ -1,0 +1,171 @@
+"""Scores of answers against gold answers: GSM8K's exact match and HumanEval's pass@1, each with its standard error.
+
+The data says by its own fields how a question is judged: a ``reference`` that ends in ``#### NUMBER`` wants that
+number; a turn that holds a prompt of HumanEval wants code that passes its tests, where running code is allowed. Other
+questions have no score.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from tqdm import tqdm
+
+from quasar.compare.code_tests import PASSED, Problem, find_problem, load_problems, outcome, program
+from quasar.compare.data import Question
+from quasar.compare.store import SampleRecord
+from quasar.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quasar.compare.config import Run
+
+EXACT_MATCH, PASS_AT_1 = "exact match", "pass@1"
+_MARK = "####"
+_NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?|-?\$?\.\d+")
+
+
+class ScoringConfig(BaseModel):
+    """How answers are scored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_code: bool = Field(
+        False, description="Run generated code under HumanEval's tests: with limits, but not safe from malice."
+    )
+    seconds: float = Field(10.0, gt=0, le=600, description="Most seconds for the tests of one answer.")
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """What a question's answer is judged by.
+
+    Attributes:
+        measure: ``exact match`` or ``pass@1``.
+        correct: the result of a correct answer.
+        result: the result of an answer, by which arms are compared: its number, or what came of its code.
+    """
+
+    measure: str
+    correct: str
+    result: Callable[[str], str]
+
+
+Golds = Mapping[int | str, Gold]
+"""By question id."""
+
+
+def final_number(text: str) -> str | None:
+    """Return the first number after the last ``####``, else the last number of a text, in one spelling; or ``None``."""
+    _, marked, told = text.rpartition(_MARK)
+    found = _NUMBER.findall(told) if marked else _NUMBER.findall(text)[-1:]
+    if not found:
+        return final_number(text.replace(_MARK, " ")) if marked else None
+    return format(Decimal(found[0].replace(",", "").replace("$", "")).normalize() + 0, "f")
+
+
+def find_golds(questions: Sequence[Question], options: ScoringConfig) -> Golds:
+    """Return what each question is judged by; questions of tasks without gold answers are left out.
+
+    Raises:
+        ConfigError: a gold answer is no number, or some questions of a task have one and others not; or code may be
+            run and HumanEval's package is missing. One line.
+    """
+    problems = load_problems() if options.run_code else []
+    tasks: dict[str, list[tuple[Question, Gold | None]]] = {}
+    for question in questions:
+        gold = _number_gold(question) or _code_gold(question, problems, options.seconds)
+        tasks.setdefault(question.task, []).append((question, gold))
+    for task, pairs in tasks.items():
+        missing = [question for question, gold in pairs if gold is None]
+        if missing and len(missing) < len(pairs):
+            raise ConfigError(
+                f"data: question {missing[0].question_id!r} has no gold answer, and {len(pairs) - len(missing)} others "
+                f"of task '{task}' have; end its reference in '{_MARK} NUMBER', or leave it out."
+            )
+    return {question.question_id: gold for pairs in tasks.values() for question, gold in pairs if gold is not None}
+
+
+def _number_gold(question: Question) -> Gold | None:
+    marked = [text for text in question.reference if _MARK in text]
+    if len(question.turns) > 1 or not marked:
+        return None
+    told = marked[-1].rpartition(_MARK)[2].strip()
+    number = final_number(told)
+    if number is None or not _NUMBER.fullmatch(told):
+        raise ConfigError(
+            f"data: question {question.question_id!r}: its gold answer {told[:40]!r} is not a number; end the "
+            f"reference in '{_MARK} NUMBER', or leave 'scoring' out."
+        )
+    return Gold(EXACT_MATCH, number, lambda answer: final_number(answer) or "none")
+
+
+def _code_gold(question: Question, problems: Sequence[Problem], seconds: float) -> Gold | None:
+    problem = find_problem(question.turns[0], problems) if len(question.turns) == 1 else None
+    if problem is None:
+        return None
+    run = cache(lambda source: outcome(source, seconds))  # arms that answer alike are run once
+    return Gold(PASS_AT_1, PASSED, lambda answer: run(program(problem, answer)))
+
+
+def score(golds: Golds, run: Run, samples: Iterable[SampleRecord], quiet: bool = True) -> dict[str, Any]:
+    """Score every answer of a finished run.
+
+    Args:
+        golds: what ``find_golds`` returned.
+        run: the comparison.
+        samples: every answer.
+        quiet: no progress on standard error.
+
+    Returns:
+        ``without_gold``, the tasks that have no score, and ``scores``: for every arm, task and measure the number of
+        ``questions``; ``score``, ``same_result`` (share of answers with the baseline's number, or the same outcome of
+        the tests) and ``same_text`` (the baseline's ids), each with a ``…_standard_error`` over questions; and
+        ``cut``, the share of answers that ``max_new_tokens`` ended.
+    """
+    judged: dict[tuple[str, str, str], list[_Judged]] = {}
+    answers = sorted((s for s in samples if s.question_id in golds), key=lambda s: s.arm != run.baseline)
+    theirs: dict[tuple[int | str, int], tuple[str, tuple[int, ...]]] = {}
+    for sample in tqdm(answers, desc="answers scored", disable=quiet, file=sys.stderr):
+        gold = golds[sample.question_id]
+        result = gold.result(sample.text)
+        # The baseline's answers come first, so that every other arm finds what it is compared with.
+        other, ids = theirs.setdefault((sample.question_id, sample.repeat), (result, sample.token_ids))
+        shares = {"score": result == gold.correct, "same_result": result == other, "same_text": sample.token_ids == ids}
+        judged.setdefault((sample.arm, sample.task, gold.measure), []).append(
+            _Judged(sample.question_id, shares, sample.finish_reason == "length")
+        )
+    order = [arm.name for arm in run.arms]
+    return {
+        "without_gold": sorted({each.task for each in run.questions if each.question_id not in golds}),
+        "scores": [_entry(*names, judged[names]) for names in sorted(judged, key=lambda key: order.index(key[0]))],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    question_id: int | str
+    shares: Mapping[str, bool]
+    cut: bool
+
+
+def _entry(arm: str, task: str, measure: str, answers: Sequence[_Judged]) -> dict[str, Any]:
+    questions: dict[int | str, list[_Judged]] = {}
+    for answer in answers:
+        questions.setdefault(answer.question_id, []).append(answer)
+    entry: dict[str, Any] = {"arm": arm, "task": task, "measure": measure, "questions": len(questions)}
+    for name in answers[0].shares:
+        # Repeats of a question are averaged first: they are not independent.
+        means = [statistics.fmean(each.shares[name] for each in group) for group in questions.values()]
+        entry[name] = statistics.fmean(means)
+        error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
+        entry[f"{name}_standard_error"] = error
+    return entry | {"cut": statistics.fmean(answer.cut for answer in answers)}
