@@ -46,6 +46,7 @@ VARIANTS: dict[str, Any] = {
     "int8, all down_proj kept": {"use": "int8", "keep": [DOWN]},
     "int8, quantize_lm_head": {"use": "int8", "quantize_lm_head": True},
     "int8, activation_bits 12": {"use": "int8", "activation_bits": 12},
+    "int8, activation_bits 12, quantize_lm_head": {"use": "int8", "activation_bits": 12, "quantize_lm_head": True},
     "fp8, emulated": {"use": "fp8", "emulated": True, "dtype": "float32"},
     "int4, emulated, groups of 32": {"use": "int4", "emulated": True, "dtype": "float32"},
     "W8A8": W8A8,
