@@ -30,16 +30,23 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _shift(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
 def mix(x: Tensor) -> Tensor:
     """Scramble 64 bits (SplitMix64 finaliser); int64 in, int64 out, same shape."""
-    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shift(x, 31)
+    return _mix_(x.clone(), torch.empty_like(x))
+
+
+def _mix_(x: Tensor, other: Tensor) -> Tensor:
+    """Scramble ``x`` in place, with room of its shape for what is shifted; new tensors of a vocabulary are slow."""
+    for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x ^= _shift_(x, bits, other)
+        x *= _signed(factor)
+    x ^= _shift_(x, 31, other)
+    return x
+
+
+def _shift_(x: Tensor, bits: int, out: Tensor) -> Tensor:
+    """Logical right shift of int64 into ``out``."""
+    return torch.bitwise_right_shift(x, bits, out=out).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def fold(key: Tensor, value: Tensor | int) -> Tensor:
@@ -53,15 +60,9 @@ def uniforms(keys: Tensor) -> Tensor:
 
 
 def uniforms_(keys: Tensor) -> Tensor:
-    """As ``uniforms``, and uses ``keys`` up: a vocabulary of noise is too large for a new tensor at every operation."""
+    """As ``uniforms``, and uses ``keys`` up."""
     other = torch.empty_like(keys)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):  # ``mix``
-        torch.bitwise_right_shift(keys, shift, out=other)
-        keys ^= other.bitwise_and_((1 << (64 - shift)) - 1)
-        if factor is not None:
-            keys *= _signed(factor)
-    torch.bitwise_right_shift(keys, 12, out=other)
-    return other.bitwise_and_((1 << 52) - 1).to(torch.float64).add_(0.5).mul_(2.0**-52)
+    return _shift_(_mix_(keys, other), 12, other).to(torch.float64).add_(0.5).mul_(2.0**-52)
 
 
 @cache

@@ -24,7 +24,7 @@ class LayerRange:
 
     def __init__(self, module: PreTrainedModel, layers: range) -> None:
         decoder, name, every = find_layers(module)
-        self._first, self._last, self._from_start = every[layers.start], every[layers.stop - 1], layers.start == 0
+        self._first, self._last = every[layers.start], every[layers.stop - 1]
         self.module = _shell(module)
         place, inner = self.module, module
         for step in _path(module, decoder):
