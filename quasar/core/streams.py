@@ -20,9 +20,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from quasar.core.laws import most_likely
+from quasar.core.wide_draws import BLOCK, FACTORS, GOLDEN, LAST_SHIFT, draw_one
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_WIDE = 8 * BLOCK
+"""Vocabularies from this size on are drawn from block by block on the CPU."""
 
 
 def _signed(value: int) -> int:
@@ -37,10 +38,10 @@ def mix(x: Tensor) -> Tensor:
 
 def _mix_(x: Tensor, other: Tensor) -> Tensor:
     """Scramble ``x`` in place, with room of its shape for what is shifted; new tensors of a vocabulary are slow."""
-    for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+    for bits, factor in FACTORS:
         x ^= _shift_(x, bits, other)
         x *= _signed(factor)
-    x ^= _shift_(x, 31, other)
+    x ^= _shift_(x, LAST_SHIFT, other)
     return x
 
 
@@ -51,29 +52,54 @@ def _shift_(x: Tensor, bits: int, out: Tensor) -> Tensor:
 
 def fold(key: Tensor, value: Tensor | int) -> Tensor:
     """Derive a key from ``key`` and a number; shapes broadcast."""
-    return mix(mix(key + _signed(_GOLDEN)) ^ mix(torch.as_tensor(value, device=key.device) * _signed(_GOLDEN) + 1))
+    return mix(mix(key + _signed(GOLDEN)) ^ mix(torch.as_tensor(value, device=key.device) * _signed(GOLDEN) + 1))
 
 
 def uniforms(keys: Tensor) -> Tensor:
     """Return one uniform number per key, float64, same shape: never 0 and never 1, to which 53 bits would round."""
-    return uniforms_(keys.clone())
+    return _uniforms_(mix(keys))
 
 
-def uniforms_(keys: Tensor) -> Tensor:
-    """As ``uniforms``, and uses ``keys`` up."""
-    other = torch.empty_like(keys)
-    return _shift_(_mix_(keys, other), 12, other).to(torch.float64).add_(0.5).mul_(2.0**-52)
+def _uniforms_(bits: Tensor) -> Tensor:
+    """Return what the upper 52 of 64 scrambled bits say; uses ``bits`` up."""
+    return _shift_(bits, 12, bits).to(torch.float64).add_(0.5).mul_(2.0**-52)
+
+
+def _exponentials_(keys: Tensor) -> Tensor:
+    """Return one exponential number per key; uses ``keys`` up."""
+    return _uniforms_(_mix_(keys, torch.empty_like(keys))).log_().neg_()
 
 
 @cache
-def _counters(vocab: int, device: torch.device) -> Tensor:
+def _counters(count: int, device: torch.device) -> Tensor:
     """Return what tells the tokens of a vocabulary apart. Shared, never written."""
-    return torch.arange(vocab, device=device) * _signed(_GOLDEN)
+    return torch.arange(count, device=device) * _signed(GOLDEN)
+
+
+@cache
+def _blocks(vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the block of every token, and its place in there. Shared, never written."""
+    tokens = torch.arange(vocab, device=device)
+    return tokens // BLOCK, tokens % BLOCK
+
+
+def _least(keys: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
+    """Return the least noise in every block of tokens and the place in the block that has it, ``[..., blocks]``."""
+    bits = mix(keys[..., None] - _counters(blocks + 1, keys.device)[1:])
+    places = bits & (BLOCK - 1)  # bits that the number above them does not use
+    return _uniforms_(bits).log_().div_(-BLOCK), places
 
 
 def exponentials(keys: Tensor, vocab: int) -> Tensor:
-    """Return exponential noise for each key, indexed by token id, ``[..., vocab]`` float64."""
-    return uniforms_(keys[..., None] + _counters(vocab, keys.device)).log_().neg_()
+    """Return exponential noise for each key, indexed by token id, ``[..., vocab]`` float64.
+
+    The least of a block of tokens comes first, as a number of its own: what the others have beyond it is exponential
+    again, because exponential numbers have no memory. So a draw can leave out blocks that cannot hold the answer.
+    """
+    least, places = _least(keys, -(-vocab // BLOCK))
+    block, place = _blocks(vocab, keys.device)
+    beyond = _exponentials_(keys[..., None] + _counters(vocab, keys.device))
+    return beyond.masked_fill_(places[..., block] == place, 0.0).add_(least[..., block])
 
 
 def draw(probs: Tensor, keys: Tensor) -> Tensor:
@@ -86,19 +112,11 @@ def draw(probs: Tensor, keys: Tensor) -> Tensor:
     Returns:
         Token ids, ``[...]`` int64. A one-hot law returns its token whatever the key.
     """
-    certain = certain_tokens(probs)
-    if certain is not None:
-        return certain
-    return exponentials(keys.to(probs.device), probs.shape[-1]).reciprocal_().mul_(probs).argmax(dim=-1)
-
-
-def certain_tokens(probs: Tensor) -> Tensor | None:
-    """Return the tokens of laws that are all one-hot, ``[..., vocab]`` to ``[...]``; ``None`` if one of them is not.
-
-    At temperature 0 this is the whole draw: no keys, and no random number for every token of a vocabulary.
-    """
-    top = most_likely(probs)
-    return top if bool((probs.gather(-1, top[..., None])[..., 0] == probs.sum(dim=-1)).all()) else None
+    keys, vocab = keys.to(probs.device), probs.shape[-1]
+    if vocab < _WIDE or probs.device.type != "cpu" or probs.dtype not in (torch.float32, torch.float64):
+        return (probs / exponentials(keys, vocab)).argmax(dim=-1)
+    laws = zip(probs.detach().reshape(-1, vocab).numpy(), keys.flatten().tolist(), strict=True)
+    return torch.tensor([draw_one(law, key) for law, key in laws]).reshape(keys.shape)
 
 
 class Streams:

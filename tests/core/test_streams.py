@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from quasar.core.streams import Streams, draw, fold, mix, uniforms
+from quasar.core.streams import Streams, draw, exponentials, fold, mix, uniforms
 
 BOUND = 1e-5
 quick = settings(deadline=None, max_examples=100)
@@ -251,3 +251,68 @@ def test_a_draw_is_the_same_alone_and_in_a_batch():
     together = draw(laws, keys)
     for row, slot in itertools.product(range(30), range(3)):
         assert draw(laws[row, slot], keys[row, slot]) == together[row, slot]
+
+
+# Noise in blocks: the least of a block is a number of its own, so that a draw can leave out blocks.
+
+WIDE = (1024, 1025, 1100, 1300, 5000)
+
+
+def test_the_noise_of_a_vocabulary_is_exponential_and_independent():
+    noise = 1 - (-exponentials(KEYS[:300], 400)).exp()  # uniform
+    assert stats.kstest(noise.flatten().numpy(), "uniform").pvalue > BOUND
+    for place in (0, 1, 127, 128, 399):
+        assert stats.kstest(noise[:, place].numpy(), "uniform").pvalue > BOUND
+    for distance in (1, 2, 64, 127, 128):  # in a block, and beyond
+        assert independence(noise[:, :-distance].flatten(), noise[:, distance:].flatten()) > BOUND
+    assert independence(noise[:-1].flatten(), noise[1:].flatten()) > BOUND
+
+
+def test_the_least_of_a_block_lies_anywhere_in_it_and_says_nothing_of_the_others():
+    blocks = exponentials(KEYS[:6000], 256).reshape(-1, 128)
+    least, place = blocks.min(dim=1)
+    assert stats.chisquare(torch.bincount(place, minlength=128).numpy()).pvalue > BOUND
+    assert stats.kstest((least * 128).numpy(), "expon").pvalue > BOUND
+    others = 1 - (-(blocks - least[:, None])).exp()
+    at = torch.arange(128) == (place[:, None] + 1) % 128
+    assert stats.kstest(others[at].numpy(), "uniform").pvalue > BOUND
+    assert independence(others[at], 1 - (-128 * least).exp()) > BOUND
+    assert independence(others[at], place / 128) > BOUND
+
+
+def test_the_noise_of_a_token_does_not_depend_on_the_size_of_the_vocabulary():
+    assert torch.equal(exponentials(KEYS[:5], 300), exponentials(KEYS[:5], 1000)[:, :300])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    vocab=st.sampled_from(WIDE),
+    spread=st.sampled_from([0.0, 0.1, 1.0, 3.0, 10.0, 40.0]),
+    seed=st.integers(0, 10**6),
+    zeros=st.sampled_from([0.0, 0.5, 0.999]),
+)
+def test_leaving_blocks_out_draws_the_same_token(vocab: int, spread: float, seed: int, zeros: float):
+    generator = torch.Generator().manual_seed(seed)
+    law = (spread * torch.randn(4, vocab, generator=generator)).softmax(dim=-1)
+    law[torch.rand(4, vocab, generator=generator) < zeros] = 0
+    law[:, seed % vocab] += 1e-3
+    keys = KEYS[seed % 30_000 :][:4]
+    assert torch.equal(draw(law, keys), (law / exponentials(keys, vocab)).argmax(dim=-1))
+
+
+@pytest.mark.parametrize("vocab", WIDE)
+def test_a_wide_one_hot_law_returns_its_token(vocab: int):
+    tokens = torch.tensor([0, 127, 128, vocab - 1])
+    assert torch.equal(draw(torch.nn.functional.one_hot(tokens, vocab).float(), KEYS[:4]), tokens)
+
+
+def test_draws_from_block_to_block_follow_their_law():
+    law, keys = torch.linspace(0, 6, 1500, dtype=torch.float64).softmax(dim=0), KEYS[:8000]
+    counts = torch.bincount(draw(law.expand(len(keys), -1), keys), minlength=1500)
+    together = counts.reshape(-1, 30).sum(dim=1)
+    expected = law.reshape(-1, 30).sum(dim=1) * len(keys)
+    assert stats.chisquare(together.numpy(), expected.numpy()).pvalue > BOUND
+
+
+def test_a_law_that_is_not_a_number_stops_nothing():
+    assert 0 <= draw(torch.full((1, 2000), torch.nan), KEYS[:1]).item() < 2000
