@@ -35,19 +35,16 @@ class Costs:
         outer: of an outer forward, by its columns.
         inner: of an inner forward, by its columns.
         host: of a step beside its forward, on either level.
-        prefill: of the inner model's prefill, once a text.
     """
 
     outer: Mapping[int, float]
     inner: Mapping[int, float]
     host: float = 0.0
-    prefill: float = 0.0
 
     def scaled(self, ratio: float) -> Costs:
         """Return the costs of a device on which an inner forward is ``ratio`` times an outer one of its width."""
         inner = {width: ratio * seconds for width, seconds in self.outer.items()}
-        whole = ratio * at(self.outer, 1) / at(self.inner, 1)
-        return Costs(self.outer, inner, self.host, whole * self.prefill)
+        return Costs(self.outer, inner, self.host)
 
 
 def at(table: Mapping[int, float], width: int) -> float:
@@ -61,7 +58,7 @@ def at(table: Mapping[int, float], width: int) -> float:
 
 
 def predict(texts: Sequence[Text], costs: Costs, length: int, doubt: float) -> tuple[float, float]:
-    """Return tokens per second and the acceptance length of a cascade.
+    """Return tokens per second of decode, and the acceptance length of a cascade.
 
     Args:
         texts: of the inner pipeline.
@@ -72,7 +69,6 @@ def predict(texts: Sequence[Text], costs: Costs, length: int, doubt: float) -> t
     tokens, blocks, seconds = 0, 0, 0.0
     for text in texts:
         steps, place, size = cycle(text.steps), 0, len(text.agrees)
-        seconds += costs.prefill
         while place < size:
             last = min(place + length, size) - 1
             last = next((end for end in range(place, last) if text.likely[end] < doubt), last)

@@ -18,7 +18,7 @@ from quasar.core.errors import CompositionError
 from quasar.core.models import ModelProvider
 from quasar.core.pipeline import device_clock
 from quasar.core.stopping import StopRule
-from quasar.core.types import Acceptance, Draft, Trials, Verification
+from quasar.core.types import Acceptance, Draft, Verification
 
 
 class Pipeline(Drafter):
@@ -139,6 +139,7 @@ class Block(Batch):
         self.context.inner_steps = outer.inner_steps
         self._config = config
         self._laws: list[list[Tensor]] = []
+        self._vocab_size = 0
 
     def begin(self, outer: Context, sizes: Sequence[int]) -> None:
         """Go on from the outer text.
@@ -160,13 +161,15 @@ class Block(Batch):
     def commit(self, verification: Verification, acceptance: Acceptance, acceptor: str) -> list[Commit]:
         """As ``Batch.commit``, up to the first doubt; keeps the law of every token."""
         commits, paths = [], acceptance.path.tolist()
+        self._vocab_size = verification.vocab_size
         for row, new in super().commit(verification, acceptance, acceptor):
             slots = [0, *paths[row]][: len(new)]
             sure, ends = self._certain(verification, row, slots, new)
             if ends:
                 self._reasons[row] = "doubt"
                 del self._ids[row][len(self._ids[row]) - len(new) + sure :]
-            self._laws[row].append(verification.probs[row, slots[:sure]])
+            if verification.certain is None:
+                self._laws[row].append(verification.probs[row, slots[:sure]])
             commits.append((row, new[:sure]))
         return commits
 
@@ -177,11 +180,15 @@ class Block(Batch):
         config, count = self._config, len(tokens)
         if not (config.min_margin or config.max_entropy is not None or config.min_probability):
             return count, False
-        laws = verification.probs[row, list(slots)]  # [tokens, vocab]
-        if verification.logits is not None:
-            laws = verification.logits[row, list(slots)].to(laws.dtype).softmax(dim=-1)
-        best, second = laws.topk(2, dim=-1).values.unbind(dim=-1)
-        unsure = best - second < config.min_margin
+        if verification.logits is None:
+            laws = verification.probs[row, list(slots)]  # [tokens, vocab]
+        else:
+            scores = verification.logits[row, list(slots)]
+            laws = (scores if scores.dtype == torch.float64 else scores.float()).softmax(dim=-1)
+        unsure = torch.zeros(count, dtype=torch.bool, device=laws.device)
+        if config.min_margin:
+            best, second = laws.topk(2, dim=-1).values.unbind(dim=-1)
+            unsure |= best - second < config.min_margin
         if config.max_entropy is not None:
             unsure |= torch.special.entr(laws).sum(dim=-1) > config.max_entropy
         unlikely = laws[range(count), list(tokens)] < config.min_probability
@@ -196,14 +203,12 @@ class Block(Batch):
         width = max(map(len, emitted))
         if not width:
             return Draft.empty(len(emitted))
-        first = next(law for laws in self._laws for law in laws)
         if all(row.sampling.temperature == 0 for row in outer.rows):
             # A one-hot law is a point mass, and a trial of one costs no pass over the vocabulary.
             chains = Draft.chains(emitted)
-            certain = chains.explicit_trials()
-            return replace(
-                chains, trials=Trials(certain.nodes, certain.laws, first.new_empty(len(emitted), 0, first.shape[-1]))
-            )
+            no_laws = torch.empty(len(emitted), 0, self._vocab_size)
+            return replace(chains, trials=replace(chains.explicit_trials(), table=no_laws))
+        first = next(law for laws in self._laws for law in laws)
         table = first.new_zeros((len(emitted), width, first.shape[-1]))
         for row, laws in enumerate(self._laws):
             if laws:

@@ -39,10 +39,10 @@ def test_inner_steps_are_cut_at_the_end_of_a_block():
     assert speed == pytest.approx(5 / (4 + 1 + 1))
 
 
-def test_host_and_prefill_are_paid_for():
-    costs = Costs({1: 1.0}, {1: 0.5}, host=0.1, prefill=2.0)
+def test_the_host_is_paid_for():
+    costs = Costs({1: 1.0}, {1: 0.5}, host=0.1)
     speed, _ = predict([text("11"), text("11")], costs, 2, 0.0)
-    assert speed == pytest.approx(6 / (2 * (2.0 + 2 * 0.6 + 1.1)))
+    assert speed == pytest.approx(6 / (2 * (2 * 0.6 + 1.1)))
 
 
 def test_independent_places_give_the_usual_formula():
@@ -55,9 +55,8 @@ def test_independent_places_give_the_usual_formula():
 
 
 def test_another_device_is_another_ratio():
-    costs = Costs({1: 2.0, 4: 4.0}, {1: 1.8, 4: 3.0}, prefill=0.9).scaled(0.5)
+    costs = Costs({1: 2.0, 4: 4.0}, {1: 1.8, 4: 3.0}).scaled(0.5)
     assert costs.inner == {1: 1.0, 4: 2.0}
-    assert costs.prefill == pytest.approx(0.5)
 
 
 def test_the_best_is_the_fastest_of_all():
