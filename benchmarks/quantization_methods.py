@@ -1,8 +1,7 @@
 """Ways to choose quantised weights beyond the nearest integer, by what a layer's inputs look like.
 
 A grid is a scale and a lowest value for every group of inputs of every output channel. ``nearest`` rounds to it,
-``clipped`` chooses narrower grids, ``compensated`` rounds column by column and lets the later columns make up for it,
-and ``awq_factors`` scales inputs before any of these.
+``clipped`` chooses narrower grids, ``compensated`` is GPTQ on it, and ``awq_factors`` scales inputs before any of it.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from torch.nn import functional
 
 from quasar.core.models import LanguageModel
 from quasar.core.quantization import MAX_STEPS, quantize_rows
+from quasar.verifiers.quantization import gptq
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 from quasar.verifiers.quantization.smoothing import STEPS_PER_OCTAVE
 
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 AWQ_ALPHAS = tuple(place / 10 for place in range(11))
-_BLOCK = 64
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -94,47 +93,10 @@ def clipped(weight: Tensor, second: Tensor, group: int | None) -> Grid:
     return grid(weight, group, chosen)
 
 
-def compensated(weight: Tensor, second: Tensor, on: Grid, damping: float = 0.05) -> Tensor:
-    """Round column by column, the most active input first, and move each error into the columns that are left.
-
-    A weight that reaches its grid's end keeps that place whatever is moved into it. A row therefore still has its
-    largest magnitude, and a backend that scales by it finds the same integers again.
-
-    Args:
-        weight: ``[out, in]`` float32.
-        second: ``moments`` of the inputs.
-        on: the grid.
-        damping: share of the mean of the diagonal that is added to it.
-
-    Returns:
-        Values of the grid, ``[out, in]``.
-
-    Source: Frantar et al., "GPTQ", arXiv 2210.17323, section 3, with its activation order.
-    """
-    second = second.double()
-    diagonal = second.diagonal()
-    order = diagonal.argsort(descending=True)
-    damped = second + damping * diagonal.mean() * torch.eye(len(second), dtype=second.dtype)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped[order][:, order]))
-    factor = torch.linalg.cholesky(inverse, upper=True).float()
-    # Inputs first, so that what belongs to one input lies together.
-    scale, low = (each[:, order].T.contiguous() for each in on.columns(0, weight.shape[1]))
-    left = weight[:, order].T.contiguous()  # [in, out]
-    high, found = low + on.levels * scale, torch.empty_like(left)
-    ends = (left >= high - scale / 1024).float() - (left <= low + scale / 1024).float()
-    for start in range(0, len(left), _BLOCK):
-        stop = min(start + _BLOCK, len(left))
-        errors = torch.empty_like(left[start:stop])
-        for place in range(start, stop):
-            value = ((left[place] - low[place]) / scale[place]).round_().clamp_(0, on.levels)
-            value = torch.where(ends[place] == 0, value, (ends[place] + 1) / 2 * on.levels)
-            found[place] = value.mul_(scale[place]).add_(low[place])
-            errors[place - start] = error = (left[place] - found[place]) / factor[place, place]
-            left[place:stop].addr_(factor[place, place:stop], error, alpha=-1)
-        left[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
-    back = torch.empty_like(found)
-    back[order] = found
-    return back.T.contiguous()
+def compensated(weight: Tensor, second: Tensor, on: Grid) -> Tensor:
+    """Return values of the grid that GPTQ chooses, ``[out, in]``, from ``moments`` of the inputs."""
+    scale, low = on.columns(0, weight.shape[1])
+    return gptq.compensated(weight, gptq.input_order(second), scale, low, on.levels) * scale + low
 
 
 def awq_factors(model: LanguageModel, rows: Mapping[str, Tensor], group: int | None) -> dict[str, list[int]]:

@@ -47,6 +47,11 @@ VARIANTS: dict[str, Any] = {
     "int8, quantize_lm_head": {"use": "int8", "quantize_lm_head": True},
     "int8, activation_bits 12": {"use": "int8", "activation_bits": 12},
     "int8, activation_bits 12, quantize_lm_head": {"use": "int8", "activation_bits": 12, "quantize_lm_head": True},
+    "int8, GPTQ": {"use": "int8", "weight_rounding": "gptq"},
+    "int8, activation_bits 12, GPTQ": {"use": "int8", "activation_bits": 12, "weight_rounding": "gptq"},
+    "int8, activation_bits 12, quantize_lm_head, GPTQ": {
+        "use": "int8", "activation_bits": 12, "quantize_lm_head": True, "weight_rounding": "gptq"
+    },
     "fp8, emulated": {"use": "fp8", "emulated": True, "dtype": "float32"},
     "int4, emulated, groups of 32": {"use": "int4", "emulated": True, "dtype": "float32"},
     "W8A8": W8A8,

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def quasar_home() -> Path:
@@ -26,10 +30,32 @@ def remembered(file: Path) -> Any:
 
 def remember(file: Path, value: Any) -> None:
     """Write a value as JSON, all of it or nothing: a process beside this one may read the file at any time."""
+    _write(file, (json.dumps(value) + "\n").encode())
+
+
+def remembered_tensors(file: Path) -> dict[str, Tensor]:
+    """Return what ``remember_tensors`` wrote to ``file``; nothing if there is none, or it is damaged."""
+    from safetensors import SafetensorError, torch
+
+    try:
+        found: dict[str, Tensor] = torch.load(file.read_bytes())
+    except (OSError, SafetensorError):
+        return {}
+    return found
+
+
+def remember_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as safetensors, all of them or nothing."""
+    from safetensors import torch
+
+    _write(file, torch.save(dict(tensors)))
+
+
+def _write(file: Path, content: bytes) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".part")
-        temporary.write_text(json.dumps(value) + "\n")
+        temporary.write_bytes(content)
         temporary.replace(file)
     except OSError:  # a home that cannot be written costs the same work the next time, nothing more
         return

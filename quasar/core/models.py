@@ -62,6 +62,14 @@ class LinearLayer:
     replace: Callable[[nn.Module], None]
     is_head: bool
 
+    def replace_weight(self, weight: Tensor) -> None:
+        """Put a layer with another weight ``[out_features, in_features]`` and the same bias in its place."""
+        module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        module.weight = nn.Parameter(weight, requires_grad=False)
+        if self.bias is not None:
+            module.bias = nn.Parameter(self.bias, requires_grad=False)
+        self.replace(module)
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelGroup:

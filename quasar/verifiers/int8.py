@@ -11,7 +11,9 @@ from quasar.core.backends import STOCK, Built, check_name
 from quasar.core.errors import ConfigError
 from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel, ModelProvider
-from quasar.verifiers.quantization.convert import available_backends, convert, matching_layers
+from quasar.core.quantization import MAX_STEPS
+from quasar.verifiers.quantization.compensated import compensate
+from quasar.verifiers.quantization.convert import available_backends, convert, matching_layers, weight_steps
 from quasar.verifiers.quantization.convert import choose_backend as choose_layer_backend
 from quasar.verifiers.quantization.smoothed import smoothed_copy
 
@@ -23,7 +25,7 @@ class Int8(ModelVerifier):
     shares every tensor that is not quantised with the full-precision model, and changes none of them.
 
     Source: the paper Quasar; per-token dynamic activations as in ZeroQuant, arXiv 2206.01861; smoothing as in
-    SmoothQuant, arXiv 2211.10438.
+    SmoothQuant, arXiv 2211.10438; GPTQ, arXiv 2210.17323.
     """
 
     name = "int8"
@@ -48,6 +50,11 @@ class Int8(ModelVerifier):
             description="Bits of the activations beside the int8 weights; more than 8 costs nothing where a backend "
             "multiplies in 16 bits, as native_cpu does, and is nearer to full precision.",
         )
+        weight_rounding: Literal["nearest", "gptq"] = Field(
+            "nearest",
+            description="gptq lets the weights of a layer make up for each other's rounding, for real inputs; it takes "
+            "minutes once for each model, and the integers are kept in QUASAR_HOME.",
+        )
         keep: tuple[str, ...] = Field(
             (), description="Layers that stay in full precision, by name or pattern, e.g. '*.down_proj'."
         )
@@ -62,7 +69,8 @@ class Int8(ModelVerifier):
             False, description="Compile the layers of backend 'torchao', without which they are slow; meant for CUDA."
         )
         calibration: str | None = Field(
-            None, description="A file of plain text to smooth by; the default is text that the model samples itself."
+            None,
+            description="A file of plain text to calibrate on; the default is text that the model samples itself.",
         )
 
         @field_validator("backend")
@@ -92,6 +100,11 @@ class Int8(ModelVerifier):
 
         def make() -> tuple[Built, str]:
             smoothed = smoothed_copy(models, dtype, whole, options.smooth_alpha, options.calibration)
+            if options.weight_rounding == "gptq":
+                head = {layer.name for layer in smoothed.model.linear_layers() if layer.is_head}
+                skipped = keep | (set() if options.quantize_lm_head else head)
+                steps = MAX_STEPS if whole is not None else weight_steps(name)
+                compensate(models, smoothed.model, steps, options.calibration, skipped)
             how: Any = {"quantize_lm_head": options.quantize_lm_head, "keep": keep, "activation_bits": bits}
             if whole is not None:
                 return whole.build(smoothed.model, "int8", **how), smoothed.how
@@ -111,7 +124,7 @@ class Int8(ModelVerifier):
         wanted, options = self.config.backend, self.config
         if options.compiled and wanted != "torchao":
             raise ConfigError(f"verifier 'int8': 'compiled' is for backend 'torchao', not for '{wanted}'.")
-        if options.calibration is not None and options.smooth_alpha == 0:
+        if options.calibration is not None and options.smooth_alpha == 0 and options.weight_rounding == "nearest":
             raise ConfigError("verifier 'int8': smooth_alpha 0 leaves nothing to calibrate; leave 'calibration' out.")
         if wanted == "fbgemm" and self.config.dtype == "float64":
             raise ConfigError("verifier 'int8': backend 'fbgemm' computes in float32; for float64 take 'reference'.")
@@ -120,7 +133,8 @@ class Int8(ModelVerifier):
         told = [] if wanted == "auto" else [f"{wanted} backend"]
         told += ["not smoothed"] if options.smooth_alpha == 0 else []
         told += [f"smooth_alpha {options.smooth_alpha:g}"] if options.smooth_alpha else []
-        told += [f"smoothed by {options.calibration}"] if options.calibration else []
+        told += ["GPTQ"] if options.weight_rounding == "gptq" else []
+        told += [f"calibrated on {options.calibration}"] if options.calibration else []
         told += [f"{', '.join(options.keep)} in full precision"] if options.keep else []
         return f"the model in W8A{options.activation_bits} int8" + (f" ({'; '.join(told)})" if told else "")
 
@@ -129,6 +143,7 @@ class Int8(ModelVerifier):
         return {
             "backend": self._built.backend,
             "smoothing": self._smoothing,
+            "weight_rounding": self.config.weight_rounding,
             "compiled": self.config.compiled,
             "converted_layers": len(self._built.converted),
             "skipped_layers": list(self._built.skipped),

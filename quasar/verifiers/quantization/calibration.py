@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -57,15 +57,33 @@ def read_texts(file: str, model: LanguageModel, codec: TextCodec) -> list[list[i
 
 
 class _Observed(nn.Module):
-    """A linear layer that keeps every ``stride``-th row of its input."""
+    """A linear layer whose inputs are seen."""
 
-    def __init__(self, layer: LinearLayer, rows: list[Tensor], stride: int) -> None:
+    def __init__(self, layer: LinearLayer, see: Callable[[Tensor], object]) -> None:
         super().__init__()
-        self._layer, self._rows, self._stride = layer, rows, stride
+        self._layer, self._see = layer, see
 
     def forward(self, x: Tensor) -> Tensor:
-        self._rows.append(x.flatten(0, -2)[:: self._stride].clone())
+        self._see(x.flatten(0, -2))
         return functional.linear(x, self._layer.weight, self._layer.bias)
+
+
+def observe(
+    model: LanguageModel, texts: Sequence[Sequence[int]], see: Mapping[str, Callable[[Tensor], object]]
+) -> None:
+    """Show what linear layers read while the model reads texts, one text after the other.
+
+    Args:
+        model: in full precision; it stays as it is.
+        texts: ids.
+        see: called with ``[tokens, in_features]`` in the model's dtype, by name of the layer.
+    """
+    observed = model.sharing_copy()
+    for layer in list(observed.linear_layers()):
+        if layer.name in see:
+            layer.replace(_Observed(layer, see[layer.name]))
+    for text in texts:
+        Session(observed, 1, len(text)).forward([text], Draft.empty(1))
 
 
 def input_rows(
@@ -74,7 +92,7 @@ def input_rows(
     """Return what linear layers read while the model reads texts.
 
     Args:
-        model: the full-precision model, which stays as it is.
+        model: as in ``observe``.
         names: layers to observe.
         texts: ids.
         limit: most rows that are kept of each layer.
@@ -84,13 +102,34 @@ def input_rows(
     """
     stride = max(1, sum(map(len, texts)) // limit)
     found: dict[str, list[Tensor]] = {name: [] for name in names}
-    observed = model.sharing_copy()
-    for layer in list(observed.linear_layers()):
-        if layer.name in found:
-            layer.replace(_Observed(layer, found[layer.name], stride))
-    for text in texts:
-        Session(observed, 1, len(text)).forward([text], Draft.empty(1))
+
+    def keep(rows: list[Tensor]) -> Callable[[Tensor], object]:
+        return lambda x: rows.append(x[::stride].clone())
+
+    observe(model, texts, {name: keep(rows) for name, rows in found.items()})
     return {name: torch.cat(rows)[:limit] for name, rows in found.items()}
+
+
+def input_moments(model: LanguageModel, names: Sequence[str], texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Return the mean outer product of what linear layers read, by name of the layer, ``[in, in]`` float32.
+
+    Args:
+        model: as in ``observe``.
+        names: layers to observe.
+        texts: ids.
+    """
+    found: dict[str, Tensor] = {}
+    tokens = sum(map(len, texts))
+
+    def add(name: str) -> Callable[[Tensor], object]:
+        def see(x: Tensor) -> None:
+            x = x.float()
+            found[name] = found[name].addmm_(x.T, x) if name in found else x.T @ x
+
+        return see
+
+    observe(model, texts, {name: add(name) for name in names})
+    return {name: found.pop(name) / tokens for name in names}
 
 
 def factors_file(key: str) -> Path:

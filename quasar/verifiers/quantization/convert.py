@@ -65,6 +65,11 @@ def choose_backend(requested: str, model: LanguageModel | None = None, activatio
     return requested
 
 
+def weight_steps(name: str) -> int:
+    """Return the steps on either side of zero that a backend's weights have."""
+    return _BACKENDS[name].weight_steps
+
+
 def _obstacle(name: str, model: LanguageModel | None, activation_bits: int) -> str | None:
     backend = _BACKENDS[name]
     if backend.activation_bits < activation_bits:
@@ -72,7 +77,7 @@ def _obstacle(name: str, model: LanguageModel | None, activation_bits: int) -> s
     return backend.unusable() or (None if model is None else backend.refuses(model.device, model.dtype))
 
 
-def _unsuitable(weight: Tensor) -> str | None:
+def unsuitable(weight: Tensor) -> str | None:
     """Return why no backend can quantise ``weight``, or ``None``."""
     if type(weight) not in (Tensor, nn.Parameter):
         return f"weight is a {type(weight).__name__} already"
@@ -171,7 +176,7 @@ def replace_layers(
             skipped[layer.name] = "kept"
             continue
         try:
-            if reason := _unsuitable(layer.weight):
+            if reason := unsuitable(layer.weight):
                 raise NotQuantizedError(reason)
             module = make(layer.weight, layer.bias)
         except NotQuantizedError as error:

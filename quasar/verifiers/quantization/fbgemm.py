@@ -18,7 +18,6 @@ from quasar.core.errors import ConfigError
 from quasar.core.quantization import MAX_STEPS, quantize_weight
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 
-_WEIGHT_STEPS = 90
 _ZERO_POINT = 128
 _FLOAT64 = "it computes in float32; use the 'reference' backend for float64"
 
@@ -51,10 +50,11 @@ class FbgemmLinear(QuantizedLinear):
     """
 
     backend = "fbgemm"
+    weight_steps = 90
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(weight, bias, _WEIGHT_STEPS)
-        integers, scale = quantize_weight(weight, _WEIGHT_STEPS)
+        super().__init__(weight, bias, self.weight_steps)
+        integers, scale = quantize_weight(weight, self.weight_steps)
         zeros = torch.zeros(self.out_features, dtype=torch.int64)
         with _packing():
             # Not ``quantize_per_channel``, which would round anew, and from a float32 copy of the weight.
@@ -107,4 +107,8 @@ def _trial() -> str | None:
     except (RuntimeError, AttributeError) as error:  # no such engine, or no such operator any more
         return str(error).partition("\n")[0]
     expected = torch.tensor([[-4.5, 6.0]])
-    return None if torch.allclose(y, expected, rtol=1 / _WEIGHT_STEPS) else "its kernel multiplies wrongly here"
+    return (
+        None
+        if torch.allclose(y, expected, rtol=1 / FbgemmLinear.weight_steps)
+        else "its kernel multiplies wrongly here"
+    )

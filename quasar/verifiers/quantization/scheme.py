@@ -29,6 +29,7 @@ class QuantizedLinear(nn.Module, ABC):
     Attributes:
         backend: what users call it.
         activation_bits: most bits that its activations may have.
+        weight_steps: integers on either side of zero that its weights have, if it is not told otherwise.
         in_features: length of an input row.
         out_features: length of an output row.
         steps: as above.
@@ -37,6 +38,7 @@ class QuantizedLinear(nn.Module, ABC):
 
     backend: ClassVar[str]
     activation_bits: ClassVar[int] = 8
+    weight_steps: ClassVar[int] = MAX_STEPS
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None, steps: int = MAX_STEPS) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from quasar.core.models import ChannelGroup, LanguageModel, LinearLayer
+from quasar.core.models import ChannelGroup, LanguageModel
 from quasar.core.quantization import MAX_STEPS, activation_steps
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -73,7 +73,7 @@ def fold(model: LanguageModel, logs: Mapping[str, Sequence[int]]) -> None:
         linears = {layer.name: layer for layer in model.linear_layers()}
         for name in group.readers:
             layer = linears[name]
-            layer.replace(_linear(layer, (layer.weight.double() * factors).to(layer.weight.dtype)))
+            layer.replace_weight((layer.weight.double() * factors).to(layer.weight.dtype))
 
 
 def rounding_error(rows: Tensor, weight: Tensor, factors: Tensor, size: Tensor, row_steps: int = MAX_STEPS) -> float:
@@ -115,11 +115,3 @@ def _search(rows: Tensor, weight: Tensor, group: ChannelGroup, alpha: float | No
         if not best or error < least:
             best, least = [int(log) for log in logs], error
     return best
-
-
-def _linear(layer: LinearLayer, weight: Tensor) -> nn.Module:
-    module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    module.weight = nn.Parameter(weight, requires_grad=False)
-    if layer.bias is not None:
-        module.bias = nn.Parameter(layer.bias, requires_grad=False)
-    return module
