@@ -25,6 +25,11 @@ from quasar.core.wide_draws import BLOCK, FACTORS, GOLDEN, LAST_SHIFT, draw_one
 _WIDE = 8 * BLOCK
 """Vocabularies from this size on are drawn from block by block on the CPU."""
 
+_FEW = 16
+"""Up to so many keys Python derives faster than torch begins its forty operations."""
+
+_ALL = 2**64 - 1
+
 
 def _signed(value: int) -> int:
     """Return the int64 with the same 64 bits."""
@@ -52,7 +57,23 @@ def _shift_(x: Tensor, bits: int, out: Tensor) -> Tensor:
 
 def fold(key: Tensor, value: Tensor | int) -> Tensor:
     """Derive a key from ``key`` and a number; shapes broadcast."""
-    return mix(mix(key + _signed(GOLDEN)) ^ mix(torch.as_tensor(value, device=key.device) * _signed(GOLDEN) + 1))
+    key, value = torch.broadcast_tensors(key, torch.as_tensor(value, device=key.device))
+    if key.numel() <= _FEW and key.device.type == "cpu":
+        pairs = zip(key.flatten().tolist(), value.flatten().tolist(), strict=True)
+        return torch.tensor([_signed(_folded(*pair)) for pair in pairs], dtype=torch.int64).reshape(key.shape)
+    return mix(mix(key + _signed(GOLDEN)) ^ mix(value * _signed(GOLDEN) + 1))
+
+
+def _folded(key: int, value: int) -> int:
+    """As ``fold``, with whole numbers of Python; 64 bits, unsigned."""
+
+    def mixed(x: int) -> int:
+        x &= _ALL
+        for bits, factor in FACTORS:
+            x = (x ^ x >> bits) * factor & _ALL
+        return x ^ x >> LAST_SHIFT
+
+    return mixed(mixed(key + GOLDEN) ^ mixed(value * GOLDEN + 1))
 
 
 def uniforms(keys: Tensor) -> Tensor:

@@ -167,6 +167,17 @@ def test_folding_in_another_number_gives_another_key(key: int, value: int, other
 
 
 @quick
+@given(keys=st.lists(int64, min_size=1, max_size=16), value=int64)
+def test_a_few_keys_are_derived_as_many_are(keys: list[int], value: int):
+    few = torch.tensor(keys)
+    assert torch.equal(fold(few, value), fold(few.repeat(20), value)[: len(keys)])
+    assert torch.equal(
+        fold(few[:, None], torch.tensor([value, 1])),
+        fold(few.repeat(20)[:, None], torch.tensor([value, 1]))[: len(keys)],
+    )
+
+
+@quick
 @given(a=int64, b=int64)
 def test_scrambling_keeps_different_keys_different(a: int, b: int):
     assert (mix(torch.tensor(a)) == mix(torch.tensor(b))).item() == (a == b)
