@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from quasar import SamplingParams
 from quasar.compare.data import load_questions
 from quasar.core.composition import compose
 from quasar.core.config import PipelineSpec
+from quasar.core.errors import QuasarError
 from quasar.core.hf import loading
 from quasar.core.load import choose_device
 from quasar.core.models import LanguageModel
@@ -131,11 +133,19 @@ def measure(bench: Bench, verifier: Any) -> tuple[dict[str, list[Text]], Costs, 
     return texts, Costs(outer, cheap, host), agreement, speeds
 
 
+def mapping(text: str) -> Any:
+    """Read a name or a YAML mapping."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is not YAML; for example int8 or '{{use: int8}}'.") from error
+
+
 def main() -> None:
     """Measure, predict, advise, and check the prediction."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--verifier", default="int8", type=yaml.safe_load, help="the inner one")
+    parser.add_argument("--verifier", default="int8", type=mapping, help="the inner one")
     parser.add_argument("--prompts", type=int, default=2, help="prompts of each task")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--cost-ratio", type=float, action="append", default=[], help="another device, by the formula")
@@ -184,4 +194,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except QuasarError as error:
+        sys.exit(f"tune_cascade: {error}")
