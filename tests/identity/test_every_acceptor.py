@@ -40,7 +40,7 @@ CONTROLS = {
     "no bigram twice": {"no_repeat_ngram_size": 2},
     "min new tokens": {"min_new_tokens": 7},
     "stop ids": {"stop_token_ids": tuple(range(0, VOCAB, 9))},
-    "stop string": {"stop": ("b", "ka")},
+    "stop string": {"stop": ("b", "kz")},
     "budget": {"max_new_tokens": 6},
 }
 
