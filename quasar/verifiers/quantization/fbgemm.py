@@ -107,8 +107,5 @@ def _trial() -> str | None:
     except (RuntimeError, AttributeError) as error:  # no such engine, or no such operator any more
         return str(error).partition("\n")[0]
     expected = torch.tensor([[-4.5, 6.0]])
-    return (
-        None
-        if torch.allclose(y, expected, rtol=1 / FbgemmLinear.weight_steps)
-        else "its kernel multiplies wrongly here"
-    )
+    close = torch.allclose(y, expected, rtol=1 / FbgemmLinear.weight_steps)
+    return None if close else "its kernel multiplies wrongly here"
