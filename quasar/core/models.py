@@ -199,7 +199,7 @@ class TextCodec(Protocol):
         ...
 
     def conversation_start(self) -> list[int]:
-        """Return the ids that stand before a user's first word in the chat template; none without a template."""
+        """Return the ids that stand before a user's first word in the chat template; without one the BOS, if any."""
         ...
 
 

@@ -92,12 +92,12 @@ def remembered_own_texts(models: ModelProvider) -> OwnTexts:
 
 def _read_or_sample(models: ModelProvider) -> OwnTexts:
     target = models.target()
-    words = f"{_VERSION} {fingerprint(target)} {TEXTS} {TOKENS} {_SUCCESSORS}"
+    prefix = models.tokenizer().conversation_start()
+    words = f"{_VERSION} {fingerprint(target)} {TEXTS} {TOKENS} {_SUCCESSORS} {prefix}"
     file = quasar_home() / "own_texts" / f"{hashlib.blake2b(words.encode(), digest_size=12).hexdigest()}.json"
     found = _read(remembered(file), target.vocab_size)
     if found is None:
         model = full_precision(models, "auto", choose_backend(models, "auto", "auto")).model
-        prefix = models.tokenizer().conversation_start()
         seen: dict[int, dict[int, float]] = {}
         with progress_bar(f"sampling texts from {target.name}", TOKENS - len(prefix)) as bar:
             texts = own_texts(model, TEXTS, TOKENS, prefix, bar.update, lambda last, laws: _note(seen, last, laws))

@@ -57,11 +57,12 @@ def _shift_(x: Tensor, bits: int, out: Tensor) -> Tensor:
 
 def fold(key: Tensor, value: Tensor | int) -> Tensor:
     """Derive a key from ``key`` and a number; shapes broadcast."""
-    key, value = torch.broadcast_tensors(key, torch.as_tensor(value, device=key.device))
+    other = torch.as_tensor(value, device=key.device)
+    key, other = torch.broadcast_tensors(key, other)  # type: ignore[no-untyped-call]
     if key.numel() <= _FEW and key.device.type == "cpu":
-        pairs = zip(key.flatten().tolist(), value.flatten().tolist(), strict=True)
+        pairs = zip(key.flatten().tolist(), other.flatten().tolist(), strict=True)
         return torch.tensor([_signed(_folded(*pair)) for pair in pairs], dtype=torch.int64).reshape(key.shape)
-    return mix(mix(key + _signed(GOLDEN)) ^ mix(value * _signed(GOLDEN) + 1))
+    return mix(mix(key + _signed(GOLDEN)) ^ mix(other * _signed(GOLDEN) + 1))
 
 
 def _folded(key: int, value: int) -> int:

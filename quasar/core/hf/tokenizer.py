@@ -42,9 +42,13 @@ class Tokenizer:
         return list(self._inner(text, add_special_tokens=False)["input_ids"])
 
     def conversation_start(self) -> list[int]:
-        """Return the ids that stand before a user's first word in the chat template; none without a template."""
+        """Return the ids that stand before a user's first word in the chat template; without one the BOS, if any.
+
+        A model that was trained with a BOS before every text computes something else without it.
+        """
         if not self.has_chat_template:
-            return []
+            start = self.encode("")[:1]
+            return start if start == [self._inner.bos_token_id] else []
         word = "quasar"
         text: str = self._inner.apply_chat_template([{"role": "user", "content": word}], tokenize=False)
         return self.encode_part(text.partition(word)[0])

@@ -30,7 +30,7 @@ def sample_texts(model: LanguageModel, codec: TextCodec, on_token: Callable[[], 
     """Return conversations that the model writes alone, both sides, from what precedes a user's first word.
 
     No data file is read and nothing is downloaded, so that no benchmark can leak in. A model without a chat template
-    begins with tokens drawn from its whole vocabulary.
+    begins with its BOS, or without one with tokens drawn from its whole vocabulary.
 
     Source: Magpie, Xu et al., arXiv 2406.08464, section 2, with the answer not asked for apart.
     """

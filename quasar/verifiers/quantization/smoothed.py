@@ -67,7 +67,8 @@ def _factors(
     """Return factors from the disk, or by calibration."""
     target, codec = models.target(dtype), models.tokenizer()
     given = None if file is None else calibration.read_texts(file, target, codec)
-    texts = (backend and backend.name, calibration.TEXTS, calibration.TOKENS) if given is None else given
+    start = codec.conversation_start()
+    texts = (backend and backend.name, calibration.TEXTS, calibration.TOKENS, start) if given is None else given
     words = f"{_VERSION} {fingerprint(target)} {alpha} {texts}"
     key = hashlib.blake2b(words.encode(), digest_size=12).hexdigest()
     place = calibration.factors_file(key)
