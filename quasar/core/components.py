@@ -121,16 +121,19 @@ class Drafter(Component):
         law: how tokens are chosen. ``sampled`` obliges ``propose`` to return the laws it sampled from. A drafter of
             drafters sets it for the instance, from its parts.
         next_laws: every draft, an empty one too, carries ``Draft.next_laws``.
+        matched: every draft, an empty one too, carries ``Draft.matched``, and a node costs little to draft, so that a
+            scheduler may let it draft first and then choose.
     """
 
     kind = "drafter"
     law: Law
     next_laws: bool = False
+    matched: bool = False
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
-        """The law."""
-        return {"law": cls.law, "next_laws": cls.next_laws}
+        """The law, and what a draft carries beside its tokens."""
+        return {"law": cls.law, "next_laws": cls.next_laws, "matched": cls.matched}
 
     def meet(self, verifier: Verifier) -> None:
         """Take note of the loaded verifier that checks the drafts, once, after ``load``; e.g. to time its forwards.

@@ -95,6 +95,8 @@ def _check_shape(draft: Draft, budget: Sequence[int], drafter: Drafter, findings
             return None  # a token that its law excludes: the check of the laws says more
     if drafter.next_laws and not _are_laws(draft.next_laws, (draft.batch, draft.nodes + 1, VOCAB)):
         return findings.add(Fault.SHAPE, "its trait 'next_laws' promises a law after every slot, in 'next_laws'.")
+    if drafter.matched and draft.matched is None:
+        return findings.add(Fault.SHAPE, "its trait 'matched' promises evidence for every node, in 'matched'.")
     try:
         trees.check_draft(draft, budget, VOCAB, drafter.law, drafter.name)
     except ContractError as error:

@@ -98,6 +98,8 @@ def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, law
     for row, (longest, most) in enumerate(zip(longest_paths(draft), budget, strict=True)):
         if longest > most:
             refuse("its longest path", f"within the row's budget of {most}", f"{longest} in row {row}")
+    if draft.matched is not None and list(map(len, draft.matched)) != draft.num_nodes.tolist():
+        refuse("matched", "a number for every node", [list(row) for row in draft.matched])
     if (law == "sampled") != (draft.trials is not None) and nodes:
         expected = "present, because its law is 'sampled'" if law == "sampled" else f"None, because its law is '{law}'"
         refuse("trials", expected, "none" if draft.trials is None else "trials")

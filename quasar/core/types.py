@@ -50,6 +50,8 @@ class Draft:
         trials: how the tokens were drawn; ``None`` says that every node is one point-mass trial, in node order.
         next_laws: the drafter's own law after every slot, ``[batch, nodes + 1, vocab]``, for acceptors that mix it into
             the target's; ``None`` from a drafter without the trait ``next_laws``.
+        matched: how many tokens before each node the drafter had seen it follow, 0 for a node that it had not seen: the
+            evidence that a scheduler may weigh; a list for each row. ``None`` from a drafter without the trait.
     """
 
     token_ids: Tensor
@@ -57,6 +59,7 @@ class Draft:
     num_nodes: Tensor
     trials: Trials | None = None
     next_laws: Tensor | None = None
+    matched: Sequence[Sequence[int]] | None = None
 
     @property
     def batch(self) -> int:
@@ -89,13 +92,16 @@ class Draft:
         return cls(none, none, torch.zeros(batch, dtype=torch.int64))
 
     @classmethod
-    def chains(cls, rows: Sequence[Sequence[int]], laws: Tensor | None = None) -> Draft:
+    def chains(
+        cls, rows: Sequence[Sequence[int]], laws: Tensor | None = None, matched: Sequence[Sequence[int]] | None = None
+    ) -> Draft:
         """Return one chain per row.
 
         Args:
             rows: draft token ids per row; lengths may differ and may be 0.
             laws: ``None`` for point-mass drafts. A drafter that *sampled* passes the very distributions it sampled
                 from, after every processor: ``[batch, nodes, vocab]``, nodes being the longest row.
+            matched: evidence for every node, from a drafter with that trait.
         """
         width = max(map(len, rows), default=0)
         token_ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64)
@@ -106,15 +112,16 @@ class Draft:
         if laws is not None:
             used = slots < num_nodes[:, None]
             trials = Trials(torch.where(used, slots + 1, 0), torch.where(used, slots, POINT_MASS), laws)
-        return cls(token_ids, slots, num_nodes, trials)
+        return cls(token_ids, slots, num_nodes, trials, matched=matched)
 
     @classmethod
-    def trees(cls, rows: Sequence[Sequence[tuple[int, int]]]) -> Draft:
+    def trees(cls, rows: Sequence[Sequence[tuple[int, int]]], matched: Sequence[Sequence[int]] | None = None) -> Draft:
         """Return one point-mass tree per row, from ``(token id, parent slot)`` pairs in slot order."""
         width = max(map(len, rows), default=0)
         padded = [[*row, *[(0, 0)] * (width - len(row))] for row in rows]
         both = torch.tensor(padded, dtype=torch.int64).reshape(len(rows), width, 2)
-        return cls(both[..., 0], both[..., 1], torch.tensor([len(row) for row in rows], dtype=torch.int64))
+        num_nodes = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+        return cls(both[..., 0], both[..., 1], num_nodes, matched=matched)
 
 
 @dataclass(frozen=True, slots=True)

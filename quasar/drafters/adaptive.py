@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from pydantic import Field, field_validator
-from torch import Tensor
 
 from quasar.core.components import Drafter, Law, Verifier
 from quasar.core.context import Context
@@ -15,6 +15,8 @@ from quasar.core.models import ModelProvider
 from quasar.core.types import Draft
 from quasar.drafters.scheduling.costs import Costs, measure
 from quasar.drafters.scheduling.estimate import Estimate
+from quasar.drafters.scheduling.evidence import Evidence
+from quasar.drafters.scheduling.schedule import Node, Schedule
 
 
 @dataclass(slots=True)
@@ -22,26 +24,27 @@ class Memory:
     """One row: what is known of its acceptance, and what was drafted in the last step.
 
     Attributes:
-        estimate: shared by all rows if it is carried over.
+        schedule: shared by all rows if it is carried over.
         length: committed tokens before the last step.
         asked: nodes that could be drafted in it.
-        nodes: those that were, as (token, parent slot).
+        nodes: those that were verified.
     """
 
-    estimate: Estimate
+    schedule: Schedule
     length: int = 0
     asked: int = 0
-    nodes: list[tuple[int, int]] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
 
 
 class Adaptive(Drafter):
     """Lets a drafter draft as many nodes as pay, 0 included: the most tokens for the time, by estimate.
 
-    The limit is set before the drafter is asked, from past steps and costs only, and is at once the longest path that
-    it may draft; a point-mass tree is then cut to its first nodes, which is sound because nothing of it was drawn.
+    A drafter that tells how much it had matched before each node (trait ``matched``) drafts first, and the nodes that
+    pay are kept: sound, because those are point masses and nothing of them was drawn. Any other one is bounded before
+    it is asked, from past steps and costs only; the bound is at once the longest path that it may draft.
 
-    Source: the trade-off is that of Leviathan et al. (arXiv 2211.17192, section 3); here it is solved node by node, so
-    that it holds for trees as well.
+    Source: the trade-off is that of Leviathan et al. (arXiv 2211.17192, section 3), solved node by node, so that it
+    holds for trees as well.
     """
 
     name = "adaptive"
@@ -61,8 +64,15 @@ class Adaptive(Drafter):
         draft_cost: float | None = Field(
             None, ge=0, description="Cost of drafting one more node, in the same unit; measured with them, else 0."
         )
-        decay: float = Field(0.95, gt=0, le=1, description="Weight of a step relative to the step after it.")
-        prior: float = Field(0.5, ge=0, le=1, description="Acceptance of a first node that is assumed at the start.")
+        decay: float = Field(
+            0.95,
+            gt=0,
+            le=1,
+            description="Weight of what was seen relative to what is seen next: of a step, or of a node of one kind.",
+        )
+        prior: float = Field(
+            0.5, ge=0, le=1, description="Acceptance of a first node that is assumed at the start, without evidence."
+        )
         probe_share: float = Field(
             0.02, gt=0, le=1, description="Share of the time that is spent on trying a node where none would pay."
         )
@@ -80,7 +90,7 @@ class Adaptive(Drafter):
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         inner, costs = self.config.drafter, self.config.costs
-        self.law, self.next_laws = inner.law, inner.next_laws
+        self.law, self.next_laws, self.matched = inner.law, inner.next_laws, inner.matched
         self._costs = None if costs is None else Costs(costs, self.config.draft_cost or 0.0)
         self._carried = self._fresh()
 
@@ -112,30 +122,56 @@ class Adaptive(Drafter):
         assert self._costs is not None, "costs are there from loading on"
         memories = context.scratch(self, lambda: [Memory(self._start()) for _ in context.rows])
         for memory, row, limit in zip(memories, context.rows, budget, strict=True):
-            memory.estimate.learn(memory.asked, memory.nodes, row.token_ids[memory.length :])
-            memory.length, memory.asked = len(row.token_ids), min(memory.estimate.best(self._costs), limit)
+            memory.schedule.learn(memory.asked, memory.nodes, row.token_ids[memory.length :])
+            memory.length, memory.asked = len(row.token_ids), min(memory.schedule.ask(self._costs), limit)
         limits = [memory.asked for memory in memories]
         # Asked even for nothing: a drafter may learn from the last step, and may owe the laws of an empty draft.
         draft: Draft = self.config.drafter.propose(context, limits)
+        rows = nodes_of(draft)
         if self.law == "point_mass":
-            draft = cut(draft, limits)
-        rows = zip(draft.num_nodes.tolist(), draft.token_ids.tolist(), draft.parents.tolist(), strict=True)
-        for memory, (count, tokens, parents) in zip(memories, rows, strict=True):
-            memory.nodes = list(zip(tokens[:count], parents[:count], strict=True))
+            kept = [
+                memory.schedule.keep(row, memory.asked, self._costs) for memory, row in zip(memories, rows, strict=True)
+            ]
+            if sum(map(len, kept)) < sum(map(len, rows)):
+                draft = subtrees(draft, kept)
+                rows = nodes_of(draft)
+        for memory, nodes in zip(memories, rows, strict=True):
+            memory.nodes = nodes
         return draft
 
-    def _start(self) -> Estimate:
+    def _start(self) -> Schedule:
         return self._carried if self.config.carry_over else self._fresh()
 
-    def _fresh(self) -> Estimate:
+    def _fresh(self) -> Schedule:
         config = self.config
+        if self.matched and self.law == "point_mass":
+            return Evidence(config.max_nodes, config.decay, config.probe_share)
         return Estimate(config.max_nodes, config.decay, config.prior, config.probe_share)
 
 
-def cut(draft: Draft, limits: Sequence[int]) -> Draft:
-    """Return the first nodes of a point-mass draft, at most ``limits`` of each row."""
-    num_nodes = draft.num_nodes.minimum(draft.num_nodes.new_tensor(limits))
-    width = int(num_nodes.max())
-    laws: Tensor | None = None if draft.next_laws is None else draft.next_laws[:, : width + 1]
-    tokens, parents = draft.token_ids[:, :width], draft.parents[:, :width]
-    return replace(draft, token_ids=tokens, parents=parents, num_nodes=num_nodes, next_laws=laws)
+def nodes_of(draft: Draft) -> list[list[Node]]:
+    """Return the nodes of every row."""
+    matched = draft.matched or [[0] * len(tokens) for tokens, _ in draft.rows]
+    return [list(map(Node, *row, known)) for row, known in zip(draft.rows, matched, strict=True)]
+
+
+def subtrees(draft: Draft, kept: Sequence[Sequence[int]]) -> Draft:
+    """Return some nodes of a point-mass draft, every parent among them.
+
+    Args:
+        draft: the draft.
+        kept: numbers of the nodes that stay, in order, for each row.
+    """
+    trees, laws = list[list[tuple[int, int]]](), draft.next_laws
+    for (tokens, parents), numbers in zip(draft.rows, kept, strict=True):
+        slots = {0: 0} | {number + 1: slot for slot, number in enumerate(numbers, start=1)}
+        trees.append([(tokens[number], slots[parents[number]]) for number in numbers])
+    matched = None
+    if draft.matched is not None:
+        matched = [[row[number] for number in numbers] for row, numbers in zip(draft.matched, kept, strict=True)]
+    fewer = Draft.trees(trees, matched)
+    if laws is None:
+        return fewer
+    slots_kept = torch.tensor([[0, *(number + 1 for number in row), *[0] * (fewer.nodes - len(row))] for row in kept])
+    index = slots_kept[..., None].expand(-1, -1, laws.shape[-1]).to(laws.device)
+    return replace(fewer, next_laws=laws.gather(1, index))

@@ -67,12 +67,13 @@ class NgramIndex:
                     starts[token] = end
             self._indexed = end
 
-    def find(self, ids: Sequence[int]) -> Iterator[int]:
-        """Yield where earlier occurrences of the text's end are continued, those of the longest n-gram first."""
+    def find(self, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield where earlier occurrences of the text's end are continued, and their length; the longest ones first."""
         tail = tuple(ids[-self._high :])
         for size in range(min(self._high, len(ids)), self._low - 1, -1):
             starts = self._starts.get(tail[len(tail) - size :], {}).values()
-            yield from starts if self._first else reversed(starts)
+            for start in starts if self._first else reversed(starts):
+                yield start, size
 
 
 class Ngram(Drafter):
@@ -87,6 +88,7 @@ class Ngram(Drafter):
 
     name = "ngram"
     law = "point_mass"
+    matched = True
 
     class Config(Drafter.Config):
         """Options."""
@@ -126,29 +128,37 @@ class Ngram(Drafter):
         """Return a chain per row, empty where nothing matches."""
         config = self.config
         indices = context.scratch(self, lambda: [self._index() for _ in context.rows])
-        drafts = []
+        drafts: list[list[int]] = []
+        matched: list[list[int]] = []
         for row, index, limit in zip(context.rows, indices, budget, strict=True):
             size = min(config.num_speculative_tokens, limit)
-            drafts.append(self._continue(row, index, size, context) if size > 0 else [])
-        return Draft.chains(drafts)
+            found, seen = self._continue(row, index, size, context) if size > 0 else ([], [])
+            drafts.append(found)
+            matched.append(seen)
+        return Draft.chains(drafts, matched=matched)
 
     def _index(self) -> NgramIndex:
         config = self.config
         following = config.num_speculative_tokens if config.short == "require" else 1
         return NgramIndex(config.prompt_lookup_min, config.prompt_lookup_max, config.match, following)
 
-    def _continue(self, row: Row, index: NgramIndex, size: int, context: Context) -> list[int]:
+    def _continue(self, row: Row, index: NgramIndex, size: int, context: Context) -> tuple[list[int], list[int]]:
+        """Return the draft, and how much was matched before each token: nothing before one that only fills up."""
         ids, config = row.token_ids, self.config
         index.extend(ids)
         allowed = _allowed(row, context) if config.drop_forbidden else list
-        for start in index.find(ids):
+        for start, length in index.find(ids):
             found = allowed(ids[start : start + size])
             if not found:
                 continue
+            matched = list(range(length, length + len(found)))
             if config.short == "pad":
-                found += [ids[-1]] * (size - len(found))
-            return _before_eos(found, context.eos_ids) if config.cut_at_eos else found
-        return [config.dummy_token_id] if config.on_miss == "dummy" else []
+                missing = size - len(found)
+                found, matched = found + [ids[-1]] * missing, matched + [0] * missing
+            if config.cut_at_eos:
+                found = _before_eos(found, context.eos_ids)
+            return found, matched[: len(found)]
+        return ([config.dummy_token_id], [0]) if config.on_miss == "dummy" else ([], [])
 
 
 def _before_eos(tokens: list[int], eos_ids: Sequence[int]) -> list[int]:

@@ -91,6 +91,7 @@ class Recycling(Drafter):
 
     name = "recycling"
     law = "point_mass"
+    matched = True
     _own: OwnTexts | None = None
 
     class Config(Drafter.Config):
@@ -127,12 +128,11 @@ class Recycling(Drafter):
         if context.verification is not None:
             self._learn(context, context.verification, memory)
         memory.lengths = [len(row.token_ids) for row in context.rows]
-        return Draft.trees(
-            [
-                self._grow(matrix, row.token_ids[-1], limit) if limit > 0 else []
-                for matrix, row, limit in zip(memory.matrices, context.rows, budget, strict=True)
-            ]
-        )
+        trees = [
+            self._grow(matrix, row.token_ids[-1], limit) if limit > 0 else []
+            for matrix, row, limit in zip(memory.matrices, context.rows, budget, strict=True)
+        ]
+        return Draft.trees(trees, matched=[[1] * len(tree) for tree in trees])  # it looks at one token before each
 
     def _start(self) -> Matrix:
         known = {} if self._own is None else self._own.successors

@@ -27,6 +27,7 @@ class Suffix(Drafter):
 
     name = "suffix"
     law = "point_mass"
+    matched = True
 
     class Config(Drafter.Config):
         """Options."""
@@ -78,7 +79,7 @@ class Suffix(Drafter):
         config = self.config
         recent = config.prefer == "recent"
         texts = context.scratch(self, lambda: [Text(config.max_match, recent, self.corpus) for _ in context.rows])
-        drafts: list[list[int]] = []
+        drafts: list[list[tuple[int, int]]] = []
         for row, text, limit in zip(context.rows, texts, budget, strict=True):
             if limit <= 0:
                 drafts.append([])
@@ -90,7 +91,8 @@ class Suffix(Drafter):
             size = min(config.num_speculative_tokens, limit, int(config.factor * length))
             known = length >= config.min_match
             drafts.append(source.continuation(state, length, size, config.min_token_prob) if known else [])
-        return Draft.chains(drafts)
+        tokens = [[token for token, _ in chain] for chain in drafts]
+        return Draft.chains(tokens, matched=[[length for _, length in chain] for chain in drafts])
 
 
 def read_corpus(path: Path, models: ModelProvider) -> Iterable[list[int]]:

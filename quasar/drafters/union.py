@@ -25,6 +25,7 @@ class Proposal(NamedTuple):
         slot: its node's in that drafter's own draft.
         parent: its parent's slot there.
         token: the draft token.
+        matched: the evidence for it, 0 from a drafter that tells none.
         law: row of the joint table of laws, ``POINT_MASS`` for none.
     """
 
@@ -33,6 +34,7 @@ class Proposal(NamedTuple):
     slot: int
     parent: int
     token: int
+    matched: int
     law: int
 
 
@@ -60,11 +62,12 @@ class Union(Drafter):
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         self.law = joint_law(self.config.drafters)
+        self.matched = all(drafter.matched for drafter in self.config.drafters)
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
-        """The law is that of its parts."""
-        return {**super().traits(), "law": "of its parts"}
+        """The law is that of its parts, and so is the evidence."""
+        return {**super().traits(), "law": "of its parts", "matched": "of its parts"}
 
     def describe(self) -> dict[str, Any]:
         """What the drafters say."""
@@ -76,20 +79,21 @@ class Union(Drafter):
         drafts = [drafter.propose(context.part(number), budget) for number, drafter in enumerate(drafters)]
         tables = [draft.trials.table for draft in drafts if draft.trials is not None and draft.trials.table.shape[1]]
         merged = [self._merge(proposals) for proposals in _proposals(drafts)]
-        tree = Draft.trees([nodes for nodes, _ in merged])
+        tree = Draft.trees([nodes for nodes, _, _ in merged], [best for _, _, best in merged] if self.matched else None)
         if self.law != "sampled":
             return tree
-        width = max(len(trials) for _, trials in merged)
-        padded = [[*trials, *[(0, POINT_MASS)] * (width - len(trials))] for _, trials in merged]
+        width = max(len(trials) for _, trials, _ in merged)
+        padded = [[*trials, *[(0, POINT_MASS)] * (width - len(trials))] for _, trials, _ in merged]
         both = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), width, 2)
         table = torch.cat(tables, dim=1) if tables else _no_laws(context)
         return replace(tree, trials=Trials(both[..., 0], both[..., 1], table))
 
-    def _merge(self, proposals: list[Proposal]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    def _merge(self, proposals: list[Proposal]) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[int]]:
         """Put the proposals of one row into one tree, as far as the budget goes.
 
         Returns:
-            Nodes as (token, parent slot), and trials as (slot, law) in the order in which they are to be tried.
+            Nodes as (token, parent slot), trials as (slot, law) in the order in which they are to be tried, and the
+            best evidence for every node.
         """
         if self.config.order == "breadth":
             proposals.sort(key=lambda each: each.depth)
@@ -97,7 +101,8 @@ class Union(Drafter):
         slots: dict[tuple[int, int], int] = {}  # of each node (token, parent slot)
         homes: dict[tuple[int, int], int] = {}  # of each node (drafter, slot in its draft): the slot here
         tried: list[tuple[int, int, int]] = []
-        for depth, drafter, own, parent, token, law in proposals:
+        best: list[int] = []
+        for depth, drafter, own, parent, token, matched, law in proposals:
             home = homes.get((drafter, parent)) if parent else 0
             if home is None or (samples and len(tried) >= most):
                 continue
@@ -106,11 +111,14 @@ class Union(Drafter):
                 if len(slots) >= most:
                     continue
                 slot = slots[token, home] = len(slots) + 1
+                best.append(matched)
+            elif matched > best[slot - 1]:
+                best[slot - 1] = matched
             homes[drafter, own] = slot
             tried.append((depth, slot, law))
         # A node that two drafters drew is tried twice, before its children are.
         tried.sort(key=lambda each: each[0])
-        return list(slots), [(slot, law) for _, slot, law in tried]
+        return list(slots), [(slot, law) for _, slot, law in tried], best
 
 
 def _proposals(drafts: Sequence[Draft]) -> Iterator[list[Proposal]]:
@@ -124,16 +132,20 @@ def _proposals(drafts: Sequence[Draft]) -> Iterator[list[Proposal]]:
             laws = torch.where(trials.laws == POINT_MASS, POINT_MASS, trials.laws + offset)
             offset += trials.table.shape[1]
             tried = [list(zip(*row, strict=True)) for row in zip(trials.nodes.tolist(), laws.tolist(), strict=True)]
-        lists.append((counts, draft.token_ids.tolist(), draft.parents.tolist(), tried))
+        matched = [[0] * count for count in counts] if draft.matched is None else draft.matched
+        lists.append((counts, draft.token_ids.tolist(), draft.parents.tolist(), matched, tried))
     for row in range(drafts[0].batch):
         found: list[Proposal] = []
-        for number, (counts, tokens, parents, tried) in enumerate(lists):
+        for number, (counts, tokens, parents, matched, tried) in enumerate(lists):
             own, depths = parents[row][: counts[row]], [0]
             for parent in own:
                 depths.append(depths[parent] + 1)
             for slot, law in tried[row]:
                 if slot:
-                    found.append(Proposal(depths[slot], number, slot, own[slot - 1], tokens[row][slot - 1], law))
+                    node = slot - 1
+                    found.append(
+                        Proposal(depths[slot], number, slot, own[node], tokens[row][node], matched[row][node], law)
+                    )
         yield found
 
 

@@ -339,6 +339,22 @@ class ForgetsNextLaws(Chain):
     next_laws = True
 
 
+class ForgetsEvidence(Chain):
+    """Promises evidence for every node, and returns none."""
+
+    matched = True
+
+
+class WrongEvidence(Chain):
+    """Has evidence for one node more than it drafts."""
+
+    matched = True
+
+    def propose(self, context, budget):
+        draft = super().propose(context, budget)
+        return replace(draft, matched=[[1] * (count + 1) for count in draft.num_nodes.tolist()])
+
+
 class ForeignIds(Chain):
     """Proposes an id that does not exist."""
 
@@ -429,6 +445,8 @@ class Counts(Chain):
 
 class KeepsIndex(Ngram):
     """Looks the drafts up in all texts that it has ever seen."""
+
+    matched = False
 
     def __init__(self, config=None):
         super().__init__(config)
@@ -562,6 +580,8 @@ BROKEN_DRAFTERS = {
     Backwards: Fault.SHAPE,
     WithoutLaws: Fault.SHAPE,
     ForgetsNextLaws: Fault.SHAPE,
+    ForgetsEvidence: Fault.SHAPE,
+    WrongEvidence: Fault.SHAPE,
     ForeignIds: Fault.RANGE,
     NegativeIds: Fault.RANGE,
     Over: Fault.BUDGET,

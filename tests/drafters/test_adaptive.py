@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.testing import Fault, TinyModels, check_component, conformance_report
 from quasar.core.types import Draft
-from quasar.drafters.adaptive import Adaptive, cut
+from quasar.drafters.adaptive import Adaptive, subtrees
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.pipeline import Pipeline
@@ -24,6 +25,8 @@ from quasar.drafters.routed import Routed
 from quasar.drafters.scheduling import costs as costs_module
 from quasar.drafters.scheduling.costs import Costs
 from quasar.drafters.scheduling.estimate import Estimate
+from quasar.drafters.scheduling.evidence import Evidence
+from quasar.drafters.scheduling.schedule import Node
 from quasar.drafters.union import Union
 from quasar.verifiers.full import Full
 
@@ -55,8 +58,12 @@ def test_a_table_of_one_width_says_that_width_does_not_matter():
 # --- the estimate -----------------------------------------------------------------------------------------------------
 
 
-def chain(length: int) -> list[tuple[int, int]]:
-    return [(7, place) for place in range(length)]
+def chain(length: int) -> list[Node]:
+    return [Node(7, place, 0) for place in range(length)]
+
+
+def tree(*nodes: tuple[int, int]) -> list[Node]:
+    return [Node(token, parent, 0) for token, parent in nodes]
 
 
 def test_a_drafter_that_is_always_right_gets_all_and_one_that_never_is_gets_nothing():
@@ -64,26 +71,26 @@ def test_a_drafter_that_is_always_right_gets_all_and_one_that_never_is_gets_noth
     for _ in range(20):
         good.learn(16, chain(16), [7] * 16 + [1])
         bad.learn(16, chain(16), [1])
-    assert good.best(STEEP) == 16
-    assert bad.best(NATIVE) == 0
+    assert good.ask(STEEP) == 16
+    assert bad.ask(NATIVE) == 0
 
 
 def test_a_chain_is_drafted_as_far_as_it_was_accepted():
     known = estimate()
     for _ in range(20):
         known.learn(16, chain(16), [7, 7, 7, 1])
-    assert known.best(NATIVE) == 3
+    assert known.ask(NATIVE) == 3
 
 
 def test_places_of_a_tree_are_told_apart():
     known = estimate(most=4)
     for _ in range(30):  # the second sibling and its child are right, the first is not
-        known.learn(4, [(1, 0), (2, 0), (3, 1), (4, 2)], [2, 4, 9])
-    assert known.best(Costs({1: 1.0, 5: 1.2}, 0.0)) == 4
+        known.learn(4, tree((1, 0), (2, 0), (3, 1), (4, 2)), [2, 4, 9])
+    assert known.ask(Costs({1: 1.0, 5: 1.2}, 0.0)) == 4
     backwards = estimate(most=4)
     for _ in range(30):  # the first one and its child
-        backwards.learn(4, [(1, 0), (3, 1), (2, 0), (4, 3)], [1, 3, 9])
-    assert backwards.best(Costs({1: 1.0, 5: 2.0}, 0.0)) == 2
+        backwards.learn(4, tree((1, 0), (3, 1), (2, 0), (4, 3)), [1, 3, 9])
+    assert backwards.ask(Costs({1: 1.0, 5: 2.0}, 0.0)) == 2
 
 
 def test_a_draft_that_is_rarely_there_costs_little():
@@ -91,23 +98,23 @@ def test_a_draft_that_is_rarely_there_costs_little():
     for step in range(60):
         there = step % 10 == 0
         rare.learn(4, chain(4) if there else [], [7, 7, 7, 7, 1] if there else [1])
-    assert rare.best(NATIVE) >= 4
+    assert rare.ask(NATIVE) >= 4
 
 
 def test_what_costs_more_is_drafted_less():
     known = estimate()
     for step in range(40):
         known.learn(16, chain(16), [7, 7, 1] if step % 2 else [1])
-    assert known.best(Costs({1: 1.0, 17: 1.2}, 0.0)) >= 2
-    assert known.best(Costs({1: 1.0, 17: 15.0}, 0.0)) == 0
-    assert known.best(Costs({1: 1.0, 17: 1.2}, 1.0)) == 0
+    assert known.ask(Costs({1: 1.0, 17: 1.2}, 0.0)) >= 2
+    assert known.ask(Costs({1: 1.0, 17: 15.0}, 0.0)) == 0
+    assert known.ask(Costs({1: 1.0, 17: 1.2}, 1.0)) == 0
 
 
 def test_a_step_that_did_not_happen_teaches_nothing():
     known = estimate()
     for _ in range(50):
         known.learn(16, chain(16), [])
-    assert known.best(NATIVE) == estimate().best(NATIVE) > 0
+    assert known.ask(NATIVE) == estimate().ask(NATIVE) > 0
 
 
 def test_it_probes_for_a_share_of_the_time_and_comes_back():
@@ -116,13 +123,81 @@ def test_it_probes_for_a_share_of_the_time_and_comes_back():
         known.learn(16, chain(16), [1])
     asked = []
     for _ in range(100):
-        asked.append(known.best(costs))
+        asked.append(known.ask(costs))
         known.learn(asked[-1], chain(asked[-1]), [1])
     assert sum(asked) == 100 * 0.02 / 0.2
     for _ in range(60):
-        asked.append(known.best(costs))
+        asked.append(known.ask(costs))
         known.learn(asked[-1], chain(asked[-1]), [7] * asked[-1] + [1])
     assert asked[-1] == 16
+
+
+# --- the evidence -----------------------------------------------------------------------------------------------------
+
+
+def matching(*lengths: int) -> list[Node]:
+    """A chain of 7 with these matches."""
+    return [Node(7, place, length) for place, length in enumerate(lengths)]
+
+
+def evidence(most=16, decay=0.95, probe_share=0.02) -> Evidence:
+    return Evidence(most, decay, probe_share)
+
+
+def test_a_long_match_is_trusted_before_anything_is_known_and_a_short_one_is_not():
+    costs = Costs({1: 1.0, 2: 1.4, 17: 7.4}, 0.0)
+    assert list(evidence().keep(matching(20, 21, 22), 16, costs)) == [0, 1, 2]
+    assert list(evidence().keep(matching(1), 16, costs)) == []
+    assert list(evidence().keep([], 16, costs)) == []
+
+
+def test_matches_of_a_length_are_judged_by_what_became_of_them():
+    known, costs = evidence(), Costs({1: 1.0, 2: 1.3, 17: 5.8}, 0.0)
+    for _ in range(40):  # here short matches are right and long ones are wrong
+        known.learn(16, matching(1), [7, 1])
+        known.learn(16, matching(20), [1])
+    assert list(known.keep(matching(1), 16, costs)) == [0]
+    assert list(known.keep(matching(20), 16, costs)) == []
+
+
+def test_a_node_behind_a_wrong_one_says_nothing_of_its_kind():
+    known, fresh = evidence(decay=1.0), evidence(decay=1.0)
+    for _ in range(40):
+        known.learn(16, matching(1, 9), [1])
+    assert known._acceptance((4, 0), 9) == fresh._acceptance((4, 0), 9)
+    assert known._acceptance((1, 0), 1) < fresh._acceptance((1, 0), 1)
+    assert known._acceptance((1, 1), 1) == fresh._acceptance((1, 1), 1)
+
+
+def test_siblings_are_told_apart_and_the_worthiest_nodes_stay_with_their_parents():
+    known, nodes = evidence(), [Node(1, 0, 1), Node(2, 0, 1), Node(3, 1, 9), Node(4, 2, 9)]
+    for _ in range(40):  # the second sibling and its child are right
+        known.learn(16, nodes, [2, 4, 9])
+    costs = Costs({1: 1.0, 17: 4.2}, 0.0)
+    assert list(known.keep(nodes, 16, costs)) == [1, 3]
+    assert list(known.keep(nodes, 16, Costs({1: 1.0, 17: 1.001}, 0.0))) == [0, 1, 2, 3]
+
+
+def test_no_more_nodes_are_kept_than_may_be():
+    assert list(evidence(most=2).keep(matching(9, 10, 11), 16, Costs({1: 1.0, 17: 1.1}, 0.0))) == [0, 1]
+
+
+def test_a_draft_that_does_not_pay_is_tried_for_a_share_of_the_time():
+    known, costs = evidence(probe_share=0.02), Costs({1: 1.0, 2: 1.2}, 0.0)
+    tried = 0
+    for step in range(160):
+        kept = list(known.keep(matching(1, 2), 16, costs))
+        known.learn(16, matching(1, 2)[: len(kept)], [1])
+        tried += step >= 60 and len(kept)
+    assert tried == 100 * 0.02 / 0.2
+
+
+def test_what_comes_after_the_last_committed_token_is_not_counted():
+    known, fresh = evidence(), evidence()
+    known.learn(16, matching(5, 6, 7), [7, 7])  # the text ended there
+    known.learn(16, matching(5, 6, 7), [])
+    assert known._acceptance((3, 0), 7) > fresh._acceptance((3, 0), 7)
+    assert known._counts == {(3, 0): (1.95, 1.95)}
 
 
 # --- worlds whose costs are known -------------------------------------------------------------------------------------
@@ -132,7 +207,7 @@ def tokens_for_the_time(costs: Costs, right: float, there: float, fixed: int | N
     """Tokens for the time of one text of 256 tokens; chains are right with one probability at each place."""
     chance, known, done, time = random.Random(seed), estimate(), 0, 0.0
     while done < 256:
-        asked = known.best(costs) if fixed is None else fixed
+        asked = known.ask(costs) if fixed is None else fixed
         drafted = chain(asked) if chance.random() < there else []
         accepted = 0
         while accepted < len(drafted) and chance.random() < right:
@@ -234,17 +309,42 @@ def test_a_tree_of_point_masses_is_cut_to_the_nodes_that_pay():
     assert max(map(len, drafted)) < 8
 
 
-def test_a_cut_leaves_laws_for_the_slots_that_are_left():
-    draft = Draft.chains([[1, 2, 3], [4]])
-    laws = torch.rand(2, 4, 5)
-    shorter = cut(Draft(draft.token_ids, draft.parents, draft.num_nodes, None, laws), [2, 0])
-    assert nodes(shorter) == [[(1, 0), (2, 1)], []]
-    assert torch.equal(shorter.next_laws, laws[:, :3])
+def test_what_is_kept_of_a_draft_keeps_its_laws_and_its_evidence():
+    draft = replace(Draft.trees([[(1, 0), (2, 0), (3, 2)], [(4, 0)]], [[5, 6, 7], [8]]), next_laws=torch.rand(2, 4, 5))
+    fewer = subtrees(draft, [[1, 2], []])
+    assert nodes(fewer) == [[(2, 0), (3, 1)], []]
+    assert fewer.matched == [[6, 7], []]
+    assert torch.equal(fewer.next_laws[0], draft.next_laws[0, [0, 2, 3]])
+    assert torch.equal(fewer.next_laws[1, 0], draft.next_laws[1, 0])
+
+
+class Tells(Asked):
+    """Says of its chains that they follow 1, 2, ... tokens."""
+
+    matched = True
+
+    def propose(self, context: Context, budget: Sequence[int]) -> Draft:
+        draft = super().propose(context, budget)
+        return replace(draft, matched=[range(1, limit + 1) for limit in budget])
+
+
+def test_a_drafter_that_tells_its_evidence_is_asked_for_all_and_kept_from_what_does_not_pay():
+    inner, ids = Tells(), [3]
+    made = adaptive(inner, max_nodes=12)
+    running = run(made, ids, 60, right=False)
+    assert inner.budgets == [[12]] * 60
+    drafted = nodes(made.propose(running, [20]))[0]
+    assert len(drafted) <= 1
+    run(made, ids, 60, right=True, running=running)
+    draft = made.propose(running, [20])
+    assert draft.nodes > 5
+    assert list(draft.matched[0]) == list(range(1, draft.nodes + 1))
 
 
 def test_the_traits_are_those_of_the_wrapped_drafter():
     for inner in (Ngram(), Bigram()):
-        assert (adaptive(inner).law, adaptive(inner).next_laws) == (inner.law, inner.next_laws)
+        made = adaptive(inner)
+        assert (made.law, made.next_laws, made.matched) == (inner.law, inner.next_laws, inner.matched)
 
 
 # --- costs that are measured ------------------------------------------------------------------------------------------

@@ -316,7 +316,7 @@ def test_a_text_full_of_forbidden_continuations_costs_one_question(match, length
 def test_of_occurrences_with_one_continuation_one_is_kept(match):
     index, ids = NgramIndex(1, 1, match), [7, 8] * 50 + [7, 9] + [7, 8] * 50 + [7]
     index.extend(ids)
-    assert list(index.find(ids)) == ([1, 101] if match == "first" else [201, 101])
+    assert [start for start, _ in index.find(ids)] == ([1, 101] if match == "first" else [201, 101])
 
 
 def test_an_index_is_kept_from_step_to_step(monkeypatch):

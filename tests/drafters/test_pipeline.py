@@ -163,7 +163,7 @@ def test_prompt_lookup_forgets_a_text_that_was_replaced():
     index = NgramIndex(1, 2, "last")
     index.extend([1, 2, 3, 1])
     index.extend([1, 2, 9, 9, 2])
-    assert list(index.find([1, 2, 9, 9, 2])) == [2]
+    assert list(index.find([1, 2, 9, 9, 2])) == [(2, 1)]
     index.extend([1, 2])
     assert list(index.find([1, 2])) == []
 

@@ -84,8 +84,8 @@ class SuffixAutomaton:
             length = state.length
         return self._cut(state.next[token], length + 1)
 
-    def continuation(self, state: State, length: int, count: int, least: float) -> list[int]:
-        """Return up to ``count`` tokens that follow a match.
+    def continuation(self, state: State, length: int, count: int, least: float) -> list[tuple[int, int]]:
+        """Return up to ``count`` tokens that follow a match, each with the length of the match before it.
 
         Args:
             state: of the match.
@@ -93,7 +93,7 @@ class SuffixAutomaton:
             count: tokens wanted.
             least: ends the list where the product of the shares that its tokens have among what followed is smaller.
         """
-        found: list[int] = []
+        found: list[tuple[int, int]] = []
         share = 1.0
         while len(found) < count and length:
             if not state.total:  # its strings stand at the end of the text only: go on from a shorter one
@@ -104,7 +104,7 @@ class SuffixAutomaton:
             share *= state.counts[token] / state.total
             if token == END or share < least:
                 break
-            found.append(token)
+            found.append((token, length))
             state, length = self._cut(state.next[token], length + 1)
         return found
 

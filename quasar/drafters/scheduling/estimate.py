@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quasar.drafters.scheduling.costs import Costs
+from quasar.drafters.scheduling.schedule import Node, Probe, Schedule
 
 _CONTINUED = 0.8
 """Acceptance of a node whose parent was accepted, as long as nothing is known."""
@@ -13,7 +14,7 @@ _POOL_WEIGHT = 2.0
 """Observations that the assumptions at the start count for."""
 
 
-class Estimate:
+class Estimate(Schedule):
     """Decayed counts of what became of each node, and the number of nodes that pays.
 
     Nodes are numbered in slot order. A number is accepted with its own probability, given that its parent was, times
@@ -28,20 +29,14 @@ class Estimate:
     """
 
     def __init__(self, most: int, decay: float, prior: float, probe_share: float) -> None:
-        self._most, self._decay, self._assumed, self._probe_share = most, decay, (prior, _CONTINUED), probe_share
+        self._most, self._decay, self._assumed = most, decay, (prior, _CONTINUED)
+        self._probe = Probe(probe_share)
         self._parents = list(range(most))  # slot of each number's parent when it was last seen; a chain until then
         self._tried, self._existed = [0.0] * most, [0.0] * most
         self._reached, self._accepted = [0.0] * most, [0.0] * most  # its parent was accepted; so was the node
-        self._saved = 0.0
 
-    def learn(self, asked: int, nodes: Sequence[tuple[int, int]], committed: Sequence[int]) -> None:
-        """Note what became of a draft.
-
-        Args:
-            asked: nodes that could be drafted.
-            nodes: those that were, as (token, parent slot).
-            committed: tokens of the step, correction or bonus included; empty if there was no step.
-        """
+    def learn(self, asked: int, nodes: Sequence[Node], committed: Sequence[int]) -> None:
+        """Note what became of every number."""
         if not committed:
             return
         for counts in (self._tried, self._existed, self._reached, self._accepted):
@@ -49,7 +44,7 @@ class Estimate:
         for number in range(min(asked, self._most)):
             self._tried[number] += 1
         depths = {0: 0}  # of the accepted slots: those that the committed text follows
-        for number, (token, parent) in enumerate(nodes[: self._most]):
+        for number, (token, parent, _) in enumerate(nodes[: self._most]):
             self._existed[number] += 1
             self._parents[number] = parent
             depth = depths.get(parent)
@@ -60,8 +55,8 @@ class Estimate:
                 self._accepted[number] += 1
                 depths[number + 1] = depth + 1
 
-    def best(self, costs: Costs) -> int:
-        """Return how many nodes to draft: those that give the most tokens for the time, or one to see if it pays."""
+    def ask(self, costs: Costs) -> int:
+        """Return how many nodes to ask for: those that give the most tokens for the time, or one to see if it pays."""
         first, later = self._pooled()
         plain = costs.forward(1)
         limit, best = 0, 1 / plain
@@ -75,7 +70,11 @@ class Estimate:
             time += exists * costs.of_node(number)
             if tokens / time > best:
                 limit, best = number + 1, tokens / time
-        return limit or self._probe(self._probe_share * plain, costs.of_node(0))
+        return limit or int(self._probe.is_due(plain, costs.of_node(0)))
+
+    def keep(self, nodes: Sequence[Node], asked: int, costs: Costs) -> Sequence[int]:
+        """Return the numbers of the first nodes, as many as were asked for: a tree may have more than its depth."""
+        return range(min(asked, len(nodes)))
 
     def _pooled(self) -> tuple[float, float]:
         """Return the acceptance of all first tokens, and of all others given their parents'."""
@@ -88,11 +87,3 @@ class Estimate:
             for hits, cases, assumed in zip(accepted, reached, self._assumed, strict=True)
         )
         return first, later
-
-    def _probe(self, saving: float, price: float) -> int:
-        """Put a share of every plain step aside, and draft a node when that pays for one."""
-        self._saved += saving
-        if self._saved < price:
-            return 0
-        self._saved = 0.0
-        return 1
