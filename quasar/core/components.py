@@ -121,8 +121,7 @@ class Drafter(Component):
         law: how tokens are chosen. ``sampled`` obliges ``propose`` to return the laws it sampled from. A drafter of
             drafters sets it for the instance, from its parts.
         next_laws: every draft, an empty one too, carries ``Draft.next_laws``.
-        matched: every draft, an empty one too, carries ``Draft.matched``, and a node costs little to draft, so that a
-            scheduler may let it draft first and then choose.
+        matched: every draft carries ``Draft.matched``, and nodes cost little: a scheduler may draft first, then choose.
     """
 
     kind = "drafter"

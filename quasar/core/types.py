@@ -7,14 +7,26 @@ Everything here is frozen. **Slots** are the index that all of them share: slot 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
 
 POINT_MASS = -1
 """Law index of a trial whose token was chosen without sampling."""
+
+
+@cache
+def _first_slots(count: int) -> Tensor:
+    """Return 0, 1, 2, ...; every chain has the same parents, and making a tensor takes longer than finding one."""
+    return torch.arange(count)
+
+
+@cache
+def _nothing(batch: int) -> tuple[Tensor, Tensor]:
+    """Return the tokens and the numbers of nodes of an empty draft."""
+    return torch.empty((batch, 0), dtype=torch.int64), torch.zeros(batch, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +100,8 @@ class Draft:
     @classmethod
     def empty(cls, batch: int) -> Draft:
         """Return a draft without nodes: the step becomes a plain decoding step."""
-        none = torch.empty((batch, 0), dtype=torch.int64)
-        return cls(none, none, torch.zeros(batch, dtype=torch.int64))
+        none, zeros = _nothing(batch)
+        return cls(none, none, zeros)
 
     @classmethod
     def chains(
@@ -104,9 +116,10 @@ class Draft:
             matched: evidence for every node, from a drafter with that trait.
         """
         width = max(map(len, rows), default=0)
+        if not width and laws is None:
+            return replace(cls.empty(len(rows)), matched=matched)
         token_ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64)
-        token_ids = token_ids.reshape(len(rows), width)
-        slots = torch.arange(width).expand(len(rows), width)
+        slots = _first_slots(width).expand(len(rows), width)
         num_nodes = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         trials = None
         if laws is not None:

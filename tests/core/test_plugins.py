@@ -61,7 +61,7 @@ class TestHooks:
         (line,) = registry.listing()
         assert (line.name, line.kind, line.summary) == ("good", "drafter", "Drafts well.")
         assert (line.traits, line.distribution, line.version) == (
-            {"law": "point_mass", "next_laws": False},
+            {"law": "point_mass", "next_laws": False, "matched": False},
             "good-dist",
             "2.1",
         )
