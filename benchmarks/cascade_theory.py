@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from statistics import median
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,19 @@ class Costs:
         """Return the costs of a device on which an inner forward is ``ratio`` times an outer one of its width."""
         inner = {width: ratio * seconds for width, seconds in self.outer.items()}
         return Costs(self.outer, inner, self.host)
+
+
+def by_columns(forwards: Sequence[tuple[int, float]], least: int = 5) -> dict[int, float]:
+    """Return the median cost of a forward by its columns, of those widths that were seen often enough.
+
+    Args:
+        forwards: columns and seconds.
+        least: forwards of a width that are enough.
+    """
+    found: dict[int, list[float]] = {}
+    for columns, seconds in forwards:
+        found.setdefault(columns, []).append(seconds)
+    return {columns: median(each) for columns, each in sorted(found.items()) if len(each) >= least}
 
 
 def at(table: Mapping[int, float], width: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from cascade_theory import Costs, Text, at, best, predict
+from cascade_theory import Costs, Text, at, best, by_columns, predict
 
 FLAT = Costs({1: 1.0}, {1: 0.5})
 PLAIN_STEPS = ((1, 1),)
@@ -18,6 +18,11 @@ def text(agrees: str, likely: str | None = None, steps=PLAIN_STEPS) -> Text:
 def test_costs_lie_on_straight_lines_between_those_measured():
     table = {2: 1.0, 4: 2.0, 8: 3.0}
     assert [at(table, width) for width in (1, 2, 3, 4, 6, 8, 12)] == [1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0]
+
+
+def test_the_cost_of_a_width_is_the_median_of_those_seen_often_enough():
+    forwards = [(1, 2.0), (4, 9.0), (1, 3.0), (1, 70.0), (2, 5.0), (2, 4.0), (2, 6.0)]
+    assert by_columns(forwards, least=3) == {1: 3.0, 2: 5.0}
 
 
 def test_blocks_are_played_along_the_text():

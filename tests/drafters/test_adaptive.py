@@ -427,8 +427,13 @@ def test_drafters_inside_drafters_are_loaded_and_meet_who_checks_them(number):
     assert inner.met is (checker or outer)
 
 
+def test_a_width_is_compared_with_the_plain_step_of_its_round():
+    rounds = {1: [1.0, 10.0, 1.0, 2.0, 8.0], 2: [1.5, 15.0, 1.5, 3.0, 12.0]}
+    assert costs_module.typical(rounds) == {1: 2.0, 2: 3.0}
+
+
 def test_a_wider_forward_is_never_taken_for_a_cheaper_one(monkeypatch):
-    monkeypatch.setattr(costs_module, "_time_forwards", lambda *_: {1: 2.0, 2: 5.0, 3: 3.0})
+    monkeypatch.setattr(costs_module, "_time_forwards", lambda *_: {1: [2.0], 2: [5.0], 3: [3.0]})
     made = adaptive(Ngram(), costs=None, max_nodes=2)
     load(made, TinyModels())
     assert made.describe()["costs"] == {1: 1.0, 2: 2.5, 3: 2.5}

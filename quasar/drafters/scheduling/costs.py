@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quasar.core.components import Drafter, Verifier
@@ -18,7 +18,7 @@ from quasar.core.session import Session
 from quasar.core.streams import Streams
 from quasar.core.types import Draft
 
-_CONTEXT, _REPEATS = 256, 5
+_CONTEXT, _REPEATS = 256, 12
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -71,7 +71,7 @@ def measure(models: ModelProvider, verifier: Verifier, drafter: Drafter, most: i
     ids = [1 + 7919 * place % (model.vocab_size - 1) for place in range(size)]  # any text, without many repetitions
     widths = [width for width in _WIDTHS if width <= most] + [most + 1]
     key = f"seconds of forwards, by width {widths}: {checks}"
-    seconds = dict(_once(models, key, lambda: list(_time_forwards(model, ids, widths, clock).items())))
+    seconds = dict(_once(models, key, lambda: list(typical(_time_forwards(model, ids, widths, clock)).items())))
     if draft_cost is None:
         key = f"seconds for one more node of {most}: {json.dumps(drafter.resolved())} under {checks}"
         drafting: float = _once(models, key, lambda: _time_drafting(model, drafter, ids, most, clock))
@@ -90,15 +90,34 @@ def _once(models: ModelProvider, key: str, make: Callable[[], Any]) -> Any:
 
 def _time_forwards(
     model: LanguageModel, ids: list[int], widths: list[int], clock: Callable[[], float]
-) -> dict[int, float]:
-    """Return median seconds of a forward over each width, after the same text."""
+) -> dict[int, list[float]]:
+    """Return seconds of forwards over each width, after the same text, the widths by turns.
+
+    Each is timed the second time in a row, because in a text most steps follow one of about their own width.
+    """
     session, times = Session(model, 1, len(ids) + max(widths)), dict[int, list[float]]()
     for _ in range(_REPEATS + 1):
-        for width in widths:  # in turn, so that a busy moment of the machine hits them all
+        for width in widths:
+            draft = Draft.chains([ids[: width - 1]])
+            session.forward([ids], draft)
             started = clock()
-            session.forward([ids], Draft.chains([ids[: width - 1]]))
+            session.forward([ids], draft)
             times.setdefault(width, []).append(clock() - started)
-    return {width: statistics.median(found[1:]) for width, found in times.items()}  # the first one warms up
+    return {width: found[1:] for width, found in times.items()}  # the first round warms up
+
+
+def typical(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    """Return seconds by width, from those of several rounds.
+
+    A width is compared with width 1 of the same round, and the median of these ratios counts: what the machine did
+    meanwhile then falls on both, where medians of either would differ by more than the price of a node.
+    """
+    plain = times[1]
+    middle = statistics.median(plain)
+    return {
+        width: middle * statistics.median(seconds / one for seconds, one in zip(found, plain, strict=True))
+        for width, found in times.items()
+    }
 
 
 def _time_drafting(
