@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from quasar.core.components import Drafter, Law, Verifier
 from quasar.core.context import Context
 from quasar.core.models import ModelProvider
 from quasar.core.types import Draft
-from quasar.drafters.scheduling.costs import Costs, measure
+from quasar.drafters.scheduling.costs import CostTables, measure
 from quasar.drafters.scheduling.estimate import Estimate
 from quasar.drafters.scheduling.evidence import Evidence
 from quasar.drafters.scheduling.schedule import Node, Schedule
@@ -56,10 +56,11 @@ class Adaptive(Drafter):
 
         drafter: Drafter = Field(description="Who proposes.")
         max_nodes: int = Field(16, ge=1, le=256, description="Most nodes that may be drafted in a step.")
-        costs: dict[int, float] | None = Field(
+        costs: dict[int, float] | dict[int, dict[int, float]] | None = Field(
             None,
             min_length=1,
-            description="Cost of a forward by its width (nodes + 1), in any unit; measured at the start if left out.",
+            description="Cost of a forward by its width (nodes + 1), in any unit, or such tables by the length of the "
+            "text; measured at the start if left out.",
         )
         draft_cost: float | None = Field(
             None, ge=0, description="Cost of drafting one more node, in the same unit; measured with them, else 0."
@@ -82,8 +83,8 @@ class Adaptive(Drafter):
 
         @field_validator("costs")
         @classmethod
-        def _positive(cls, value: dict[int, float] | None) -> dict[int, float] | None:
-            if value is not None and (min(value) < 1 or min(value.values()) <= 0):
+        def _positive(cls, value: Any) -> Any:
+            if any(not table or min(table) < 1 or min(table.values()) <= 0 for table in _tables(value or {}).values()):
                 raise ValueError("widths are at least 1 and costs are above 0")
             return value
 
@@ -91,7 +92,7 @@ class Adaptive(Drafter):
         super().__init__(config)
         inner, costs = self.config.drafter, self.config.costs
         self.law, self.next_laws, self.matched = inner.law, inner.next_laws, inner.matched
-        self._costs = None if costs is None else Costs(costs, self.config.draft_cost or 0.0)
+        self._costs = None if costs is None else CostTables(_tables(costs), self.config.draft_cost or 0.0)
         self._carried = self._fresh()
 
     @classmethod
@@ -123,14 +124,16 @@ class Adaptive(Drafter):
         memories = context.scratch(self, lambda: [Memory(self._start()) for _ in context.rows])
         for memory, row, limit in zip(memories, context.rows, budget, strict=True):
             memory.schedule.learn(memory.asked, memory.nodes, row.token_ids[memory.length :])
-            memory.length, memory.asked = len(row.token_ids), min(memory.schedule.ask(self._costs), limit)
+            memory.length = len(row.token_ids)
+            memory.asked = min(memory.schedule.ask(self._costs.at(memory.length)), limit)
         limits = [memory.asked for memory in memories]
         # Asked even for nothing: a drafter may learn from the last step, and may owe the laws of an empty draft.
         draft: Draft = self.config.drafter.propose(context, limits)
         rows = nodes_of(draft)
         if self.law == "point_mass":
             kept = [
-                memory.schedule.keep(row, memory.asked, self._costs) for memory, row in zip(memories, rows, strict=True)
+                memory.schedule.keep(row, memory.asked, self._costs.at(memory.length))
+                for memory, row in zip(memories, rows, strict=True)
             ]
             if sum(map(len, kept)) < sum(map(len, rows)):
                 draft = subtrees(draft, kept)
@@ -147,6 +150,11 @@ class Adaptive(Drafter):
         if self.matched and self.law == "point_mass":
             return Evidence(config.max_nodes, config.decay, config.probe_share)
         return Estimate(config.max_nodes, config.decay, config.prior, config.probe_share)
+
+
+def _tables(costs: Mapping[int, Any]) -> Mapping[int, Mapping[int, float]]:
+    """Return tables by length of the text; one that was given for every length stands for all."""
+    return costs if all(isinstance(each, dict) for each in costs.values()) else {1: costs}
 
 
 def nodes_of(draft: Draft) -> list[list[Node]]:

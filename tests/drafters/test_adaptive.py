@@ -23,7 +23,7 @@ from quasar.drafters.pipeline import Pipeline
 from quasar.drafters.recycling import Recycling
 from quasar.drafters.routed import Routed
 from quasar.drafters.scheduling import costs as costs_module
-from quasar.drafters.scheduling.costs import Costs
+from quasar.drafters.scheduling.costs import Costs, CostTables
 from quasar.drafters.scheduling.estimate import Estimate
 from quasar.drafters.scheduling.evidence import Evidence
 from quasar.drafters.scheduling.schedule import Node
@@ -53,6 +53,14 @@ def test_the_cost_of_drafting_is_added_to_every_node():
 
 def test_a_table_of_one_width_says_that_width_does_not_matter():
     assert {Costs({4: 2.0}, 0.0).forward(width) for width in (1, 4, 30)} == {2.0}
+
+
+def test_costs_between_two_lengths_of_text_lie_on_a_line_and_shorter_texts_cost_what_the_shortest_did():
+    tables = CostTables({1056: {1: 2.0, 3: 4.0}, 32: {1: 1.0, 2: 1.5, 3: 2.0}}, 0.25)
+    assert [tables.at(length).forward(1) for length in (0, 40, 512 + 32, 1056, 2080)] == [1.0, 1.0, 1.5, 2.0, 3.0]
+    assert tables.at(512 + 32).forward(2) == 2.25
+    assert tables.at(0).of_node(0) == 0.75
+    assert CostTables({1: {1: 1.0, 2: 1.5}}, 0.0).at(9000).forward(2) == 1.5
 
 
 # --- the estimate -----------------------------------------------------------------------------------------------------
@@ -389,7 +397,7 @@ def test_costs_that_were_not_given_are_measured_once_and_shown(monkeypatch):
     made = adaptive(inner, costs=None, max_nodes=5)
     load(made, models)
     shown = made.describe()
-    assert shown["costs"] == {1: 1.0, 2: 1.25, 3: 1.5, 4: 1.75, 6: 2.25}
+    assert shown["costs"] == {key: {1: 1.0, 2: 1.25, 3: 1.5, 4: 1.75, 6: 2.25} for key in (128, 1024)}
     assert shown["draft_cost"] == 0.5
     clock.now += 1e6
     other = adaptive(Ngram(), costs=None, max_nodes=5, draft_cost=0.125)
@@ -436,7 +444,7 @@ def test_a_wider_forward_is_never_taken_for_a_cheaper_one(monkeypatch):
     monkeypatch.setattr(costs_module, "_time_forwards", lambda *_: {1: [2.0], 2: [5.0], 3: [3.0]})
     made = adaptive(Ngram(), costs=None, max_nodes=2)
     load(made, TinyModels())
-    assert made.describe()["costs"] == {1: 1.0, 2: 2.5, 3: 2.5}
+    assert made.describe()["costs"] == {key: {1: 1.0, 2: 2.5, 3: 2.5} for key in (128, 1024)}
 
 
 def test_options_from_describe_give_the_same_drafter():
@@ -448,7 +456,10 @@ def test_options_from_describe_give_the_same_drafter():
     assert again.describe() == shown
 
 
-@pytest.mark.parametrize("costs", [{}, {0: 1.0}, {1: 0.0}, {1: -1.0}, {"one": 1.0}])
+@pytest.mark.parametrize(
+    "costs",
+    [{}, {0: 1.0}, {1: 0.0}, {1: -1.0}, {"one": 1.0}, {64: {}}, {64: {0: 1.0}}, {64: {1: 0.0}}, {64: {1: 1.0}, 1: 1.0}],
+)
 def test_costs_that_make_no_sense_are_refused(costs):
     with pytest.raises(ValidationError):
         Adaptive.Config(drafter=Ngram(), costs=costs)

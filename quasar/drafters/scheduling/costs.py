@@ -1,4 +1,4 @@
-"""What steps cost: a table over the width of the forward, given or measured once."""
+"""What steps cost: tables over the width of the forward, after short texts and long ones, given or measured once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from quasar.core.session import Session
 from quasar.core.streams import Streams
 from quasar.core.types import Draft
 
-_CONTEXT, _REPEATS = 256, 12
+_CONTEXTS, _REPEATS = (128, 1024), 10
+_STEP = 64
+"""Lengths of text that are told apart."""
+
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -50,13 +53,49 @@ class Costs:
             self._of_node[number] = self.forward(number + 2) - self.forward(number + 1) + self._draft
         return self._of_node[number]
 
+
+class CostTables:
+    """Costs by the length of the text before: a row reads all keys, so wide forwards cost more after long texts.
+
+    Args:
+        tables: cost by width, by length of the text; between two lengths, and beyond them, on a straight line.
+        draft: cost of drafting one more node.
+    """
+
+    def __init__(self, tables: Mapping[int, Mapping[int, float]], draft: float) -> None:
+        self._tables = {length: dict(sorted(table.items())) for length, table in sorted(tables.items())}
+        self._draft = draft
+        self._at: dict[int, Costs] = {}
+
+    def at(self, length: int) -> Costs:
+        """Return the costs after a text of about ``length`` tokens."""
+        step = length // _STEP
+        if step not in self._at:
+            self._at[step] = self._between((step + 0.5) * _STEP)
+        return self._at[step]
+
     def describe(self) -> dict[str, Any]:
         """Return the options that give the same decisions."""
-        return {"costs": dict(self._table), "draft_cost": self._draft}
+        return {"costs": self._tables, "draft_cost": self._draft}
+
+    def _between(self, length: float) -> Costs:
+        lengths = list(self._tables)
+        if len(lengths) == 1:
+            return Costs(self._tables[lengths[0]], self._draft)
+        high = min(max(bisect_left(lengths, length), 1), len(lengths) - 1)
+        left, right = (Costs(self._tables[each], self._draft) for each in lengths[high - 1 : high + 1])
+        share = (length - lengths[high - 1]) / (lengths[high] - lengths[high - 1])
+        share = max(share, 0.0)  # a text shorter than all that were measured costs what the shortest did
+        widths = sorted({*self._tables[lengths[high - 1]], *self._tables[lengths[high]]})
+        return Costs({w: (1 - share) * left.forward(w) + share * right.forward(w) for w in widths}, self._draft)
 
 
-def measure(models: ModelProvider, verifier: Verifier, drafter: Drafter, most: int, draft_cost: float | None) -> Costs:
-    """Time forwards of the model that checks, once for all pipelines of a run, and drafting; a plain step costs 1.
+def measure(
+    models: ModelProvider, verifier: Verifier, drafter: Drafter, most: int, draft_cost: float | None
+) -> CostTables:
+    """Time forwards of the model that checks, once for all pipelines of a run, and drafting.
+
+    A plain step after the shorter text costs 1.
 
     Args:
         models: keeps the measurements.
@@ -67,19 +106,29 @@ def measure(models: ModelProvider, verifier: Verifier, drafter: Drafter, most: i
     """
     model = verifier.model if isinstance(verifier, ModelVerifier) else models.target()
     clock, checks = device_clock(str(model.device)), json.dumps(verifier.resolved())
-    size = min(_CONTEXT, (model.max_length or 2 * _CONTEXT) // 2)
-    ids = [1 + 7919 * place % (model.vocab_size - 1) for place in range(size)]  # any text, without many repetitions
+    most_tokens = (model.max_length or 2 * _CONTEXTS[1]) // 2
+    # Any text, without many repetitions.
+    ids = [1 + 7919 * place % (model.vocab_size - 1) for place in range(min(_CONTEXTS[1], most_tokens))]
     widths = [width for width in _WIDTHS if width <= most] + [most + 1]
-    key = f"seconds of forwards, by width {widths}: {checks}"
-    seconds = dict(_once(models, key, lambda: list(typical(_time_forwards(model, ids, widths, clock)).items())))
+    seconds: dict[int, dict[int, float]] = {}
+    for size in sorted({min(_CONTEXTS[0], most_tokens), len(ids)}):
+        key = f"seconds of forwards after {size} tokens, by width {widths}: {checks}"
+
+        def take(size: int = size) -> list[tuple[int, float]]:
+            return list(typical(_time_forwards(model, ids[:size], widths, clock)).items())
+
+        seconds[size] = dict(_once(models, key, take))
+    unit = next(iter(seconds.values()))[1]
     if draft_cost is None:
         key = f"seconds for one more node of {most}: {json.dumps(drafter.resolved())} under {checks}"
-        drafting: float = _once(models, key, lambda: _time_drafting(model, drafter, ids, most, clock))
-        draft_cost = max(0.0, drafting) / seconds[1]
-    highest, table = 0.0, {}
-    for width in widths:
-        highest = table[width] = max(highest, round(seconds[width] / seconds[1], 3))  # noise must not pay for nodes
-    return Costs(table, round(draft_cost, 4))
+        drafting: float = _once(models, key, lambda: _time_drafting(model, drafter, ids[:256], most, clock))
+        draft_cost = max(0.0, drafting) / unit
+    tables: dict[int, dict[int, float]] = {}
+    for size, found in seconds.items():
+        table, highest = tables.setdefault(size, {}), 0.0
+        for width in widths:
+            highest = table[width] = max(highest, round(found[width] / unit, 3))  # noise must not pay for nodes
+    return CostTables(tables, round(draft_cost, 4))
 
 
 def _once(models: ModelProvider, key: str, make: Callable[[], Any]) -> Any:
