@@ -22,8 +22,9 @@ def test_costs_and_carry_over_are_stored_with_the_results(run_file, tmp_path):
     assert [part["use"] for part in written["drafter"]["drafters"]] == ["suffix", "recycling"]
     arm = next(arm for arm in results["arms"] if (arm["name"], arm["task"]) == ("adaptive", "overall"))
     stored = arm["drafter_description"]
-    assert list(stored["costs"]) == ["1", "2", "3", "4"]
-    assert stored["costs"]["1"] == 1.0
+    assert list(stored["costs"]) == ["128", "256"]  # tokens of text; the tiny model holds 512
+    assert list(stored["costs"]["128"]) == ["1", "2", "3", "4"]
+    assert stored["costs"]["128"]["1"] == 1.0
     assert stored["carry_over"] is True
     assert stored["drafter"]["drafters"][1] == {"use": "recycling", "carry_over": False}
     assert arm["exact_match"] == 1.0
@@ -41,7 +42,7 @@ def test_a_resumed_run_uses_the_costs_that_it_began_with(run_file, tmp_path, mon
     def clock_that_says(per_node):
         def times(model, ids, widths, clock):
             timed.append(per_node)
-            return {width: 1 + per_node * (width - 1) for width in widths}
+            return {width: [1 + per_node * (width - 1)] for width in widths}
 
         monkeypatch.setattr("quasar.drafters.scheduling.costs._time_forwards", times)
         monkeypatch.setattr("quasar.drafters.scheduling.costs._time_drafting", lambda *_: 0.001 * per_node)
@@ -55,10 +56,10 @@ def test_a_resumed_run_uses_the_costs_that_it_began_with(run_file, tmp_path, mon
 
     clock_that_says(0.01)
     costs, drafts = run(out)
-    assert costs["costs"] == {"1": 1.0, "2": 1.01, "3": 1.02, "4": 1.03}
+    assert costs["costs"] == {length: {"1": 1.0, "2": 1.01, "3": 1.02, "4": 1.03} for length in ("128", "256")}
     samples = (out / "samples.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (out / "samples.jsonl").write_text("".join(samples[: len(samples) // 2]), encoding="utf-8")
     clock_that_says(20.0)
     assert run(out, "--resume") == (costs, drafts)
-    assert timed == [0.01]
+    assert timed == [0.01, 0.01]
     assert run(tmp_path / "another")[1] != drafts

@@ -133,10 +133,9 @@ class KeepsOneTrial(Union):
     """A node that two drafters drew is tried once."""
 
     def _merge(self, proposals):
-        nodes, trials = super()._merge(proposals)
-        return nodes, [
-            trial for place, trial in enumerate(trials) if trial[0] not in {slot for slot, _ in trials[:place]}
-        ]
+        nodes, trials, evidence = super()._merge(proposals)
+        once = [trial for place, trial in enumerate(trials) if trial[0] not in {slot for slot, _ in trials[:place]}]
+        return nodes, once, evidence
 
 
 def test_equal_draws_of_two_drafters_that_are_tried_once_are_caught():
