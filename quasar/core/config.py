@@ -172,7 +172,8 @@ def validate(model: type[Model], data: Any, where: str, context: Mapping[str, An
 
 
 def _explain(model: type[BaseModel], problem: dict[str, Any], where: str) -> str:
-    path = [str(part) for part in problem["loc"]]
+    # Of an option with two types pydantic names the one that it tried as if it were a key.
+    path = [str(part) for part in problem["loc"] if not str(part).startswith("dict[")]
     key = ".".join([where, *path]) if path else where
     if problem["type"] == "extra_forbidden":
         owner = _model_at(model, problem["loc"][:-1])

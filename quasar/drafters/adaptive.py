@@ -63,7 +63,10 @@ class Adaptive(Drafter):
             "text; measured at the start if left out.",
         )
         draft_cost: float | None = Field(
-            None, ge=0, description="Cost of drafting one more node, in the same unit; measured with them, else 0."
+            None,
+            ge=0,
+            description="Cost of drafting one more node, in the same unit; measured with them, else 0. Not weighed "
+            "where the drafter tells its evidence: it has drafted by then.",
         )
         decay: float = Field(
             0.95,

@@ -63,3 +63,14 @@ def test_a_resumed_run_uses_the_costs_that_it_began_with(run_file, tmp_path, mon
     assert run(out, "--resume") == (costs, drafts)
     assert timed == [0.01, 0.01]
     assert run(tmp_path / "another")[1] != drafts
+
+
+def test_costs_that_are_no_table_are_refused_by_their_key(run_file, capsys):
+    run_file.write_text(
+        run_file.read_text(encoding="utf-8") + "  adaptive: {drafter: {use: adaptive, drafter: ngram, costs: fast}}\n",
+        encoding="utf-8",
+    )
+    assert main(["check", str(run_file)]) == 2
+    assert (
+        "pipelines.adaptive.drafter.costs: input should be a valid dictionary (got 'fast')." in capsys.readouterr().err
+    )

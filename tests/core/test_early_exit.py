@@ -28,7 +28,7 @@ def staged(batch: int = 1) -> StagedSession:
     return StagedSession(TokenModel(), batch, 0, [1])
 
 
-def replay(history: list[list[Edit]]) -> None:
+def assert_replay_is_right(history: list[list[Edit]]) -> None:
     """Between verifications a chain is drafted through the exit, or states are read, whatever is verified then."""
     texts, draft = [[row % 3] for row in range(len(history[0]))], None
     tested = staged(len(texts))
@@ -52,7 +52,7 @@ def replay(history: list[list[Edit]]) -> None:
 @quick
 @given(history=histories)
 def test_any_edits_and_exits_give_the_logits_of_the_text_itself(history: list[list[Edit]]):
-    replay(history)
+    assert_replay_is_right(history)
 
 
 @quick
@@ -60,7 +60,7 @@ def test_any_edits_and_exits_give_the_logits_of_the_text_itself(history: list[li
 def test_prefill_in_chunks_gives_the_same(history: list[list[Edit]], chunk: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "PREFILL_CHUNK", chunk)
-        replay(history)
+        assert_replay_is_right(history)
 
 
 @pytest.mark.parametrize("drafted", range(5))

@@ -68,7 +68,7 @@ def edited(text: list[int], draft: Draft | None, row: int, edit: Edit) -> list[i
     return longer[: max(1, len(longer) - edit.cut)] + edit.extend
 
 
-def replay(history: list[list[Edit]], model: TokenModel) -> None:
+def assert_replay_is_right(history: list[list[Edit]], model: TokenModel) -> None:
     texts, draft = [[row % VOCAB] for row in range(len(history[0]))], None
     tested = Session(model, len(texts))
     for step in history:
@@ -80,7 +80,7 @@ def replay(history: list[list[Edit]], model: TokenModel) -> None:
 @quick
 @given(history=histories)
 def test_any_edits_give_the_logits_of_the_text_itself(history: list[list[Edit]]):
-    replay(history, TokenModel())
+    assert_replay_is_right(history, TokenModel())
 
 
 @quick
@@ -89,7 +89,7 @@ def test_prefill_in_chunks_gives_the_same_logits(history: list[list[Edit]], chun
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "PREFILL_CHUNK", chunk)
         model = TokenModel()
-        replay(history, model)
+        assert_replay_is_right(history, model)
         assert all(block.token_ids.shape[1] - (block.num_logits - 1) <= chunk for block in model.blocks)
 
 

@@ -159,6 +159,12 @@ def test_a_long_match_is_trusted_before_anything_is_known_and_a_short_one_is_not
     assert list(evidence().keep([], 16, costs)) == []
 
 
+def test_a_node_has_to_raise_the_rate_by_more_than_costs_drift():
+    known = evidence(probe_share=1e-9)  # a match of one token: assumed to be right in a quarter of the cases
+    assert list(known.keep(matching(1), 16, Costs({1: 1.0, 2: 1.24}, 0.0))) == []
+    assert list(known.keep(matching(1), 16, Costs({1: 1.0, 2: 1.20}, 0.0))) == [0]
+
+
 def test_matches_of_a_length_are_judged_by_what_became_of_them():
     known, costs = evidence(), Costs({1: 1.0, 2: 1.3, 17: 5.8}, 0.0)
     for _ in range(40):  # here short matches are right and long ones are wrong

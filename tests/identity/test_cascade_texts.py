@@ -66,7 +66,7 @@ def drafted(
     return generate(family, SHAPES[shape](family, known), wanted, eos_ids, acceptor=acceptor)
 
 
-def same_as_plain(family, shape, sampling, acceptor) -> None:
+def assert_same_as_plain(family, shape, sampling, acceptor) -> None:
     found = drafted(family, shape, truth(family, NAMES, sampling), sampling, acceptor)
     assert texts(found) == texts(plain(family, NAMES, sampling))
     assert sum(done.num_drafted for done in found) > 0
@@ -75,12 +75,12 @@ def same_as_plain(family, shape, sampling, acceptor) -> None:
 @families
 @pytest.mark.parametrize("shape", SHAPES)
 def test_at_temperature_0_the_text_is_plain_decodings(family, shape):
-    same_as_plain(family, shape, params(0.0, max_new_tokens=24), Stochastic())
+    assert_same_as_plain(family, shape, params(0.0, max_new_tokens=24), Stochastic())
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_under_coupled_acceptance_the_text_is_plain_decodings(shape):
-    same_as_plain("llama-gqa", shape, params(1.0, max_new_tokens=24), Coupled())
+    assert_same_as_plain("llama-gqa", shape, params(1.0, max_new_tokens=24), Coupled())
 
 
 @pytest.mark.parametrize("shape", ["chain", "three levels", "doubt"])
