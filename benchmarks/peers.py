@@ -107,8 +107,8 @@ def race(arguments: argparse.Namespace) -> int:
     from peers_store import Store, command, hashed
 
     from quasar.compare.config import load_run
-    from quasar.compare.environment import busy_processors, environment
     from quasar.core.hf import loading
+    from quasar.machine import busy_processors, environment
 
     others = busy_processors()
     torch.set_num_threads(arguments.threads)
@@ -157,8 +157,8 @@ def _chosen(arms: list[Any], names: list[str] | None, option: str) -> list[Any]:
 
 def _prompts(arguments: argparse.Namespace, tokenizer: Any, max_length: int | None) -> list[Prompt]:
     """Read the prompts; of a file, ``--limit`` of them evenly spread, so that every part of it is seen."""
+    from quasar.compare.conversations import Conversations
     from quasar.compare.data import BUNDLED, load_questions
-    from quasar.compare.runner import Conversations
     from quasar.core.errors import CapacityError
 
     if arguments.data:
@@ -202,7 +202,7 @@ def _run(
     from peers_report import summary, table
     from tqdm import tqdm
 
-    from quasar.compare.environment import is_busy
+    from quasar.machine import is_busy
 
     running = _load(arms, prompts[0], results)
     done = {(answer["question"], answer["arm"]) for answer in results["answers"]}

@@ -17,8 +17,8 @@ from gguf_export import export
 from peers_arms import LlamaProcess
 
 from quasar import load_pipeline
+from quasar.core.clock import device_clock
 from quasar.core.models import LanguageModel
-from quasar.core.pipeline import device_clock
 from quasar.profile.forwards import Place, Timing, measure
 
 ROWS = (1, 6)

@@ -24,7 +24,7 @@ from quantization_methods import Emulated, awq_factors, clipped, compensated, gr
 from quantization_variants import VARIANTS, Recipe
 from torch import Tensor
 
-from quasar.compare.runner import Conversations
+from quasar.compare.conversations import Conversations
 from quasar.compare.tables import grid as as_table
 from quasar.core.composition import compose
 from quasar.core.config import PipelineSpec

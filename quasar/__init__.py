@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+from quasar.version import __version__
 
 _EXPORTS = {
     "load_pipeline": "quasar.core.load",

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from quasar import __version__
 from quasar.core.errors import ConfigError, QuasarError
 from quasar.datastore.cli import add_datastore
 from quasar.fidelity.cli import add_fidelity
 from quasar.profile.cli import add_profile
+from quasar.version import __version__
 
 _EXAMPLES = """\
 examples:

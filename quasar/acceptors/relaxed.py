@@ -10,8 +10,7 @@ from torch import Tensor
 
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.context import Context
-from quasar.core.laws import softmax_or_one_hot
-from quasar.core.relaxation import soft_law
+from quasar.core.laws import soft_law, softmax_or_one_hot
 from quasar.core.rules import accept_exactly, drawn_from
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Verification
 
@@ -59,7 +58,7 @@ class Relaxed(Acceptor):
         """Return what the lossless rule accepts with respect to the mixture."""
         if self.is_exact():
             return accept_exactly(verification, context)
-        target = soft_law(verification, context, self.config.relax_temperature)
+        target = soft_law(verification, context.rows, self.config.relax_temperature)
         drafted, share = self._draft_laws(verification.draft, target)
         mixture = target + share[..., None] * (drafted - target)
         cold = torch.tensor([row.sampling.temperature == 0 for row in context.rows], device=mixture.device)

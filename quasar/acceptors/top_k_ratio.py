@@ -8,7 +8,8 @@ from pydantic import Field
 from quasar.core import trees
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
-from quasar.core.relaxation import longest_accepted, soft_law
+from quasar.core.laws import soft_law
+from quasar.core.relaxation import longest_accepted
 from quasar.core.types import Acceptance, Verification
 
 
@@ -36,7 +37,7 @@ class TopKRatio(Acceptor):
 
     def accept(self, verification: Verification, context: Context) -> Acceptance:
         """Return the longest path of drafts that pass."""
-        draft, probs = verification.draft, soft_law(verification, context, self.config.relax_temperature)
+        draft, probs = verification.draft, soft_law(verification, context.rows, self.config.relax_temperature)
         used, rows = trees.used(draft), torch.arange(draft.batch)[:, None]
         parents, tokens = draft.parents.where(used, 0), draft.token_ids.where(used, 0)
         likelihood = probs[rows, parents, tokens]  # [batch, nodes]

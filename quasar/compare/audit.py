@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from quasar.compare.config import Arm, Run
-from quasar.compare.runner import Conversations
+from quasar.compare.conversations import Conversations
 from quasar.core.batch import Request
 from quasar.core.errors import QuasarError
 from quasar.core.hf.tiny import VOCAB, TinyModels

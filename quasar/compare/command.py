@@ -11,14 +11,15 @@ from tqdm import tqdm
 
 from quasar.compare import report as reporting
 from quasar.compare.config import Run
+from quasar.compare.conversations import Conversations
 from quasar.compare.differences import classify, find_differences
-from quasar.compare.environment import busy_processors, environment
 from quasar.compare.results import results
-from quasar.compare.runner import Conversations, check_lengths, run_all, warm_up
+from quasar.compare.runner import check_lengths, run_all, warm_up
 from quasar.compare.scoring import Golds, find_golds, score
 from quasar.compare.store import RunFolder, SampleRecord
 from quasar.core.load import choose_device
 from quasar.core.pipeline import Pipeline
+from quasar.machine import busy_processors, environment
 
 
 def default_output(run: Run) -> Path:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from quasar.compare.data import BUNDLED, Question
-from quasar.compare.scoring import ScoringConfig
 from quasar.compare.sources import load_sources
 from quasar.core.components import FULL
 from quasar.core.composition import Composition, compose
@@ -32,6 +31,17 @@ class DataConfig(BaseModel):
         BUNDLED, description="'bundled', a JSONL file in the Spec-Bench form, or a list of them, each a task."
     )
     limit: int | None = Field(None, ge=1, description="The first N prompts of each task; all if left out.")
+
+
+class ScoringConfig(BaseModel):
+    """How answers are scored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_code: bool = Field(
+        False, description="Run generated code under HumanEval's tests: with limits, but not safe from malice."
+    )
+    seconds: float = Field(10.0, gt=0, le=600, description="Most seconds for the tests of one answer.")
 
 
 class Published(BaseModel):

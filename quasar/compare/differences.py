@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quasar.compare.config import Run
+from quasar.compare.conversations import Conversations
 from quasar.compare.data import Question
-from quasar.compare.runner import Conversations
 from quasar.compare.statistics import first_difference
 from quasar.compare.store import Key, SampleRecord
 from quasar.core.pipeline import Pipeline

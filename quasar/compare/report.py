@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quasar.compare.environment import is_busy
 from quasar.compare.report_sections import levels, policies, published, scores
 from quasar.compare.results import OVERALL
 from quasar.compare.tables import arm_name, grid, number, share
+from quasar.machine import is_busy
 
 _DEFINITIONS = """\
 - `tok/s`: tokens committed in decode ÷ seconds of decode; prefill and the token that it yields are left out.

@@ -15,33 +15,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from tqdm import tqdm
 
 from quasar.compare.code_tests import PASSED, Problem, find_problem, load_problems, outcome, program
+from quasar.compare.config import Run, ScoringConfig
 from quasar.compare.data import Question
 from quasar.compare.store import SampleRecord
 from quasar.core.errors import ConfigError
 
-if TYPE_CHECKING:
-    from quasar.compare.config import Run
-
 EXACT_MATCH, PASS_AT_1 = "exact match", "pass@1"
 _MARK = "####"
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?|-?\$?\.\d+")
-
-
-class ScoringConfig(BaseModel):
-    """How answers are scored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    run_code: bool = Field(
-        False, description="Run generated code under HumanEval's tests: with limits, but not safe from malice."
-    )
-    seconds: float = Field(10.0, gt=0, le=600, description="Most seconds for the tests of one answer.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ import torch
 
 from quasar.core.backends import STOCK, Backend, Built, not_installed
 from quasar.core.errors import ConfigError
-from quasar.core.home import processor, quasar_home, remember, remembered
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.home import quasar_home, remember, remembered
+from quasar.core.models import LanguageModel
+from quasar.core.providers import ModelProvider
 from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.machine import processor
 
 WIDTHS = (1, 6)
 """Rows of the forwards that are timed: a plain step, and the verification of five draft tokens."""

@@ -19,7 +19,7 @@ A new drafter is one file::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PlainSerializer, PlainValidator, ValidationInfo
@@ -29,7 +29,7 @@ from quasar.core.sampling import SamplingParams
 from quasar.core.types import Acceptance, Draft, Verification
 
 if TYPE_CHECKING:
-    from quasar.core.models import ModelProvider
+    from quasar.core.providers import ModelProvider
 
 Law = Literal["none", "point_mass", "sampled"]
 """How a drafter chooses tokens: it never drafts, it chooses without sampling, or it samples from laws it returns."""
@@ -248,3 +248,9 @@ class Acceptor(Component):
     @abstractmethod
     def accept(self, verification: Verification, context: Context) -> Acceptance:
         """Return the accepted path and the next token of every row."""
+
+
+def joint_law(parts: Iterable[Drafter]) -> Law:
+    """Return the law of a drafter that drafts with any of ``parts``: sampled if one of them samples."""
+    laws = {part.law for part in parts}
+    return "sampled" if "sampled" in laws else "point_mass" if "point_mass" in laws else "none"

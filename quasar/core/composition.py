@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quasar.core.components import Acceptor, Component, Drafter, Law, Verifier
+from quasar.core.components import Acceptor, Component, Drafter, Verifier
 from quasar.core.config import ComponentSpec, PipelineSpec, validate
 from quasar.core.errors import CompositionError, ConfigError
 from quasar.core.sampling import SamplingParams
@@ -146,9 +145,3 @@ def fit(
         else f"drafts of law '{drafter.law}' are accepted by their ratio to the target law"
     )
     return Composition(drafter, verifier, acceptor, reference, False, same_text, how)
-
-
-def joint_law(parts: Iterable[Drafter]) -> Law:
-    """Return the law of a drafter that drafts with any of ``parts``: sampled if one of them samples."""
-    laws = {part.law for part in parts}
-    return "sampled" if "sampled" in laws else "point_mass" if "point_mass" in laws else "none"

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from quasar.core.models import LinearLayer
+
+@dataclass(frozen=True, slots=True)
+class LinearLayer:
+    """One matrix product of a decoder, however the model spells it.
+
+    Attributes:
+        name: dotted path in the model.
+        weight: ``[out_features, in_features]``; a view where the model stores it transposed (GPT-2's Conv1D).
+        bias: ``[out_features]`` or ``None``.
+        replace: puts another module in its place; other copies of the model are not touched.
+        is_head: the projection to the vocabulary.
+    """
+
+    name: str
+    weight: Tensor
+    bias: Tensor | None
+    replace: Callable[[nn.Module], None]
+    is_head: bool
+
+    def replace_weight(self, weight: Tensor) -> None:
+        """Put a layer with another weight ``[out_features, in_features]`` and the same bias in its place."""
+        module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        module.weight = nn.Parameter(weight, requires_grad=False)
+        if self.bias is not None:
+            module.bias = nn.Parameter(self.bias, requires_grad=False)
+        self.replace(module)
 
 
 @dataclass(frozen=True, slots=True)

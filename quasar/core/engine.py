@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from quasar.core import trees
 from quasar.core.batch import Batch, Commit, Request, check_prompt
 from quasar.core.components import Acceptor, Drafter, Verifier
+from quasar.core.draft_contract import check_draft
 from quasar.core.records import Generation, StepRecord
 from quasar.core.types import Draft
 
@@ -106,5 +106,5 @@ class Engine:
     def _propose(self, batch: Batch) -> Draft:
         budget = batch.budget()
         draft = self.drafter.propose(batch.context, budget)
-        trees.check_draft(draft, budget, self.verifier.vocab_size(), self.drafter.law, self.drafter.name)
+        check_draft(draft, budget, self.verifier.vocab_size(), self.drafter.law, self.drafter.name)
         return draft

@@ -1,10 +1,9 @@
-"""This machine: what its processor is, and where Quasar keeps what it made here once, models and measured choices."""
+"""Where Quasar keeps what it made here once: models, measured choices, calibrations."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,12 +58,3 @@ def _write(file: Path, content: bytes) -> None:
         temporary.replace(file)
     except OSError:  # a home that cannot be written costs the same work the next time, nothing more
         return
-
-
-def processor() -> str:
-    """Return what the processor calls itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -6,13 +6,15 @@ Temperature 0 is a law like any other: all probability on the most likely token,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from quasar.core import trees
+from quasar.core.errors import ContractError
 from quasar.core.rows import Row
-from quasar.core.types import Draft, OneHot
+from quasar.core.types import Draft, OneHot, Verification
 
 
 def softmax_or_one_hot(scores: Tensor, temperature: float) -> Tensor:
@@ -81,6 +83,34 @@ def _process(scores: Tensor, draft: Draft, row: Row, index: int) -> Tensor:
         ]
         flat = torch.cat(pieces)
     return softmax_or_one_hot(flat, row.sampling.temperature).reshape(batch, slots, vocab)
+
+
+def soft_law(verification: Verification, rows: Sequence[Row], temperature: float) -> Tensor:
+    """Return the target laws by which a relaxed rule judges.
+
+    At temperature 0 the request's own law is one-hot and has no notion of "nearly as good", so there the law is taken
+    at ``temperature`` instead, after the same processors. Requests that sample are judged by the law they sample from.
+
+    Returns:
+        ``[batch, nodes + 1, vocab]``, like ``verification.probs``.
+
+    Raises:
+        ContractError: a request at temperature 0, and a verifier that gives no logits.
+    """
+    cold = torch.tensor([row.sampling.temperature == 0 for row in rows])
+    if not bool(cold.any()):
+        return verification.probs
+    if verification.logits is None:
+        raise ContractError("a relaxed acceptor at temperature 0 needs the verifier's logits, and it returned none.")
+    warm = {"temperature": 1.0}
+    warmed = [
+        replace(row, sampling=row.sampling.model_copy(update=warm)) if row.sampling.temperature == 0 else row
+        for row in rows
+    ]
+    soft = law(verification.logits, verification.draft, warmed)
+    if temperature != 1.0:
+        soft = (soft.log() / temperature).softmax(dim=-1)
+    return torch.where(cold[:, None, None].to(soft.device), soft, verification.probs)
 
 
 def residual(target: Tensor, draft: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from torch import Tensor
 from quasar.core import laws
 from quasar.core.components import Drafter
 from quasar.core.context import Context
-from quasar.core.models import LanguageModel, ModelProvider, describe
+from quasar.core.models import LanguageModel, describe
+from quasar.core.providers import ModelProvider
 from quasar.core.rows import Row, TokenView
 from quasar.core.sampled_trees import SampledTree, draft_of, laws_at_slots
 from quasar.core.session import Session

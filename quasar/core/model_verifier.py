@@ -8,7 +8,8 @@ from typing import cast
 from quasar.core.components import Verifier
 from quasar.core.context import Context
 from quasar.core.early_exit import EarlyExit, StagedSession
-from quasar.core.models import LanguageModel, ModelProvider, StagedModel, describe
+from quasar.core.models import LanguageModel, StagedModel, describe
+from quasar.core.providers import ModelProvider
 from quasar.core.session import Session
 from quasar.core.types import Draft, Verification
 

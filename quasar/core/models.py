@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quasar.core.cache import KVCache
-from quasar.core.decoders import Decoder
-
-if TYPE_CHECKING:
-    from quasar.core.backends import Backend
-
-Made = TypeVar("Made")
+from quasar.core.decoders import Decoder, LinearLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +37,6 @@ class Block:
     visible: Tensor
     lengths: Tensor
     num_logits: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinearLayer:
-    """One matrix product of a decoder, however the model spells it.
-
-    Attributes:
-        name: dotted path in the model.
-        weight: ``[out_features, in_features]``; a view where the model stores it transposed (GPT-2's Conv1D).
-        bias: ``[out_features]`` or ``None``.
-        replace: puts another module in its place; other copies of the model are not touched.
-        is_head: the projection to the vocabulary.
-    """
-
-    name: str
-    weight: Tensor
-    bias: Tensor | None
-    replace: Callable[[nn.Module], None]
-    is_head: bool
-
-    def replace_weight(self, weight: Tensor) -> None:
-        """Put a layer with another weight ``[out_features, in_features]`` and the same bias in its place."""
-        module = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        module.weight = nn.Parameter(weight, requires_grad=False)
-        if self.bias is not None:
-            module.bias = nn.Parameter(self.bias, requires_grad=False)
-        self.replace(module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,60 +145,3 @@ def describe(model: LanguageModel) -> dict[str, object]:
         "device": str(model.device),
         "weight_bytes": sum(model.storages().values()),
     }
-
-
-class TextCodec(Protocol):
-    """A model's tokenizer, as far as components need it."""
-
-    def tokens(self) -> Mapping[str, int]:
-        """Return the id of every token, added ones included."""
-        ...
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of ids."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a whole text, with the special tokens that the model expects at its beginning."""
-        ...
-
-    def encode_part(self, text: str) -> list[int]:
-        """Return the ids of a piece of a text: no special token is put before or behind it."""
-        ...
-
-    def conversation_start(self) -> list[int]:
-        """Return the ids that stand before a user's first word in the chat template; without one the BOS, if any."""
-        ...
-
-
-class ModelProvider(Protocol):
-    """Hands out models; the same model in the same precision is loaded once.
-
-    Attributes:
-        device: where models are.
-        measurements: what was measured when components were loaded and decides later, by what it is of; JSON values. A
-            comparison keeps it with the run and reads it back, so that a resumed run repeats itself.
-    """
-
-    device: str
-    measurements: dict[str, Any]
-
-    def target(self, dtype: str = "auto") -> LanguageModel:
-        """Return the pipeline's target model in ``dtype`` (``auto`` is the checkpoint's)."""
-        ...
-
-    def backends(self) -> Sequence[type[Backend]]:
-        """Return the backends that plugins provide, usable here or not."""
-        ...
-
-    def derived(self, key: str, make: Callable[[], Made]) -> Made:
-        """Return what ``make`` made under ``key``, made once: two arms with one precision share a model."""
-        ...
-
-    def other(self, name: str, dtype: str = "auto") -> LanguageModel:
-        """Return the model that a pipeline would find under ``name``: a built-in name, a folder or a hub id."""
-        ...
-
-    def tokenizer(self, name: str | None = None) -> TextCodec:
-        """Return the tokenizer of the model ``name``, of the target for ``None``."""
-        ...

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from quasar.core.backend_choice import choose_backend, full_precision
 from quasar.core.home import quasar_home, remember, remembered
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel
 from quasar.core.progress import progress_bar
+from quasar.core.providers import ModelProvider
 from quasar.core.session import Session
 from quasar.core.streams import Streams, draw
 from quasar.core.types import Draft

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from quasar.core.clock import device_clock
 from quasar.core.composition import Composition
 from quasar.core.config import validate
 from quasar.core.context import Context
@@ -208,15 +208,3 @@ class Conversation:
         answer = pipeline.tokenizer.decode(done.token_ids)
         self.messages.append({"role": "assistant", "content": answer})
         return Output(answer, done)
-
-
-def device_clock(device: str) -> Callable[[], float]:
-    """Return a clock in seconds that waits for work queued on ``device``."""
-    if not str(device).startswith("cuda"):
-        return time.perf_counter
-
-    def clock() -> float:
-        torch.cuda.synchronize()
-        return time.perf_counter()
-
-    return clock

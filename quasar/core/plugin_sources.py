@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from packaging.utils import canonicalize_name
 
-from quasar import __version__
 from quasar.core.errors import PluginError, did_you_mean
+from quasar.version import __version__
 
 GROUP = "quasar"
 """Entry-point group, and the project name that hooks are marked with."""

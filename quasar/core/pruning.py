@@ -14,8 +14,9 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from quasar.core.backend_choice import choose_backend
 from quasar.core.backends import STOCK, Built, check_name
 from quasar.core.errors import ConfigError
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel
 from quasar.core.own_texts import own_texts
+from quasar.core.providers import ModelProvider
 
 Method = Literal["block_influence", "last", "uniform"]
 """Which layers go: those that change their input least, the deepest ones, or some in even distances."""

@@ -1,46 +1,15 @@
-"""What relaxed acceptors share: a law that is soft even at temperature 0, and the longest path of accepted nodes."""
+"""The longest path of nodes that a relaxed rule accepts one by one."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from quasar.core import laws, trees
+from quasar.core import trees
 from quasar.core.context import Context
-from quasar.core.errors import ContractError
 from quasar.core.rules import Walk
 from quasar.core.streams import draw
 from quasar.core.types import Acceptance, Verification
-
-
-def soft_law(verification: Verification, context: Context, temperature: float) -> Tensor:
-    """Return the target laws by which a relaxed rule judges.
-
-    At temperature 0 the request's own law is one-hot and has no notion of "nearly as good", so there the law is taken
-    at ``temperature`` instead, after the same processors. Requests that sample are judged by the law they sample from.
-
-    Returns:
-        ``[batch, nodes + 1, vocab]``, like ``verification.probs``.
-
-    Raises:
-        ContractError: a request at temperature 0, and a verifier that gives no logits.
-    """
-    cold = torch.tensor([row.sampling.temperature == 0 for row in context.rows])
-    if not bool(cold.any()):
-        return verification.probs
-    if verification.logits is None:
-        raise ContractError("a relaxed acceptor at temperature 0 needs the verifier's logits, and it returned none.")
-    warm = {"temperature": 1.0}
-    rows = [
-        replace(row, sampling=row.sampling.model_copy(update=warm)) if row.sampling.temperature == 0 else row
-        for row in context.rows
-    ]
-    soft = laws.law(verification.logits, verification.draft, rows)
-    if temperature != 1.0:
-        soft = (soft.log() / temperature).softmax(dim=-1)
-    return torch.where(cold[:, None, None].to(soft.device), soft, verification.probs)
 
 
 def longest_accepted(verification: Verification, accepted: Tensor, likelihood: Tensor, context: Context) -> Acceptance:

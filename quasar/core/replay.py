@@ -14,7 +14,7 @@ from torch import Tensor
 from quasar.core.batch import Request
 from quasar.core.components import Verifier
 from quasar.core.context import Context
-from quasar.core.relaxation import soft_law
+from quasar.core.laws import soft_law
 from quasar.core.rows import Row, TokenView
 from quasar.core.streams import Streams, exponentials
 from quasar.core.types import Draft
@@ -58,7 +58,7 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], steps: S
             break
         filler = [here[-1]] * (rows - len(here))
         verification = verifier.verify(context, Draft.chains([[*here, *filler][: rows - 1]]))
-        scores = soft_law(verification, context, 1.0)[0, : len(here)].double().log()  # [len(here), vocab]
+        scores = soft_law(verification, context.rows, 1.0)[0, : len(here)].double().log()  # [len(here), vocab]
         if request.sampling.temperature > 0:
             positions = torch.arange(len(ids), len(ids) + len(here))[None]
             keys = streams.target(positions).to(scores.device)[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 from quasar.core.context import Context
 from quasar.core.errors import ConfigError
-from quasar.core.models import ModelProvider
+from quasar.core.providers import ModelProvider
 
 
 class Policy(ABC):

@@ -24,8 +24,9 @@ from pydantic import BaseModel
 from quasar.core.components import Acceptor, Component, Drafter, Verifier
 from quasar.core.config import validate
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel
 from quasar.core.plugin_checks import BASES, find_fault
+from quasar.core.providers import ModelProvider
 from quasar.core.testing_acceptors import check_acceptor
 from quasar.core.testing_contexts import Fault, Findings, Make
 from quasar.core.testing_drafters import check_drafter

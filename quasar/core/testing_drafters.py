@@ -10,6 +10,7 @@ from torch import Tensor
 from quasar.core import trees
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.draft_contract import check_draft
 from quasar.core.errors import ContractError
 from quasar.core.streams import draw
 from quasar.core.testing_contexts import (
@@ -98,7 +99,7 @@ def _check_shape(draft: Draft, budget: Sequence[int], drafter: Drafter, findings
     if drafter.matched and draft.matched is None:
         return findings.add(Fault.SHAPE, "its trait 'matched' promises evidence for every node, in 'matched'.")
     try:
-        trees.check_draft(draft, budget, VOCAB, drafter.law, drafter.name)
+        check_draft(draft, budget, VOCAB, drafter.law, drafter.name)
     except ContractError as error:
         findings.add(Fault.SHAPE, str(error))
     return None

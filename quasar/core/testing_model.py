@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from quasar.core.cache import KVCache
+from quasar.core.decoders import LinearLayer
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.models import Block, ChannelGroup, LinearLayer, Made
+from quasar.core.models import Block, ChannelGroup
+from quasar.core.providers import Made
 
 if TYPE_CHECKING:
     from quasar.core.backends import Backend

@@ -12,7 +12,7 @@ import torch
 
 from quasar.core.errors import ConfigError
 from quasar.core.hf.loading import find_model, load_tokenizer
-from quasar.core.models import TextCodec
+from quasar.core.providers import TextCodec
 from quasar.drafters.datastore.store import write_datastore
 
 _PIECE = 1 << 16

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from quasar.core.components import Drafter, Law, Verifier
 from quasar.core.context import Context
-from quasar.core.models import ModelProvider
+from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
 from quasar.drafters.scheduling.costs import CostTables, measure
 from quasar.drafters.scheduling.estimate import Estimate

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from quasar.core.errors import CompositionError
 from quasar.core.model_drafter import ModelDrafter
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel
+from quasar.core.providers import ModelProvider
 
 
 class DraftModel(ModelDrafter):

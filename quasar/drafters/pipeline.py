@@ -11,12 +11,12 @@ from pydantic import Field
 from torch import Tensor
 
 from quasar.core.batch import Batch, Commit, Request
+from quasar.core.clock import device_clock
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.context import Context
 from quasar.core.engine import Engine
 from quasar.core.errors import CompositionError
-from quasar.core.models import ModelProvider
-from quasar.core.pipeline import device_clock
+from quasar.core.providers import ModelProvider
 from quasar.core.stopping import StopRule
 from quasar.core.types import Acceptance, Draft, Verification
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
-from quasar.core.models import ModelProvider
 from quasar.core.own_texts import OwnTexts, remembered_own_texts
+from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft, Verification
 
 Matrix = dict[int, list[int]]

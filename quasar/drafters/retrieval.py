@@ -12,7 +12,7 @@ from pydantic import Field
 from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.errors import ConfigError
-from quasar.core.models import ModelProvider
+from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
 from quasar.drafters.datastore.store import DEPTH, Datastore, fingerprint
 

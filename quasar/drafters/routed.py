@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from quasar.core.components import Drafter, Law
-from quasar.core.composition import joint_law
+from quasar.core.components import Drafter, Law, joint_law
 from quasar.core.context import Context
-from quasar.core.models import ModelProvider
+from quasar.core.providers import ModelProvider
 from quasar.core.routing import Policy, Router
 from quasar.core.routing_policies import PolicyOptions
 from quasar.core.types import POINT_MASS, Draft, Trials

@@ -10,8 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from quasar.core.components import Drafter, Law
-from quasar.core.composition import joint_law
+from quasar.core.components import Drafter, Law, joint_law
 from quasar.core.context import Context
 from quasar.core.types import POINT_MASS, Draft, Trials
 

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
-from quasar.core.models import LanguageModel, ModelProvider, TextCodec, describe
+from quasar.core.models import LanguageModel, describe
+from quasar.core.providers import ModelProvider, TextCodec
 from quasar.core.rows import Row
 from quasar.core.session import Session
 from quasar.core.types import Draft

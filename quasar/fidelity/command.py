@@ -11,9 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from quasar.compare.conversations import Conversations
 from quasar.compare.data import Question, load_questions
-from quasar.compare.environment import environment
-from quasar.compare.runner import Conversations
 from quasar.core.composition import compose
 from quasar.core.config import PipelineSpec, parse_yaml, validate
 from quasar.core.errors import CapacityError, ConfigError
@@ -23,6 +22,7 @@ from quasar.core.plugins import load_registry
 from quasar.core.sampling import SamplingParams
 from quasar.fidelity.measure import Continuation, differences, layer_errors, summary, teacher_forced
 from quasar.fidelity.report import table
+from quasar.machine import environment
 
 SCHEMA_VERSION = 1
 

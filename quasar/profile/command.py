@@ -12,12 +12,13 @@ from typing import Any
 from tqdm import tqdm
 
 from quasar.compare.data import BUNDLED, load_questions
-from quasar.compare.environment import busy_processors, environment, is_busy
+from quasar.core.clock import device_clock
 from quasar.core.config import parse_yaml
 from quasar.core.errors import CapacityError, ConfigError
 from quasar.core.load import load_pipeline
 from quasar.core.models import LanguageModel
-from quasar.core.pipeline import Pipeline, device_clock
+from quasar.core.pipeline import Pipeline
+from quasar.machine import busy_processors, environment, is_busy
 from quasar.profile.forwards import Place, Timing, measure
 from quasar.profile.memory import bytes_read, read_bandwidth
 from quasar.profile.parts import operator_parts, shares

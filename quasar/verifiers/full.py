@@ -9,7 +9,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from quasar.core.backend_choice import choose_backend, full_precision
 from quasar.core.backends import Built, check_name
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel
+from quasar.core.providers import ModelProvider
 
 
 class Full(ModelVerifier):

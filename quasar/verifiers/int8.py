@@ -10,7 +10,8 @@ from quasar.core.backend_choice import choose_backend
 from quasar.core.backends import STOCK, Built, check_name
 from quasar.core.errors import ConfigError
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel
+from quasar.core.providers import ModelProvider
 from quasar.core.quantization import MAX_STEPS
 from quasar.verifiers.quantization.compensated import compensate
 from quasar.verifiers.quantization.convert import available_backends, convert, matching_layers, weight_steps

@@ -10,7 +10,7 @@ from pydantic import Field
 from quasar.core.components import Verifier
 from quasar.core.context import Context
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import ModelProvider
+from quasar.core.providers import ModelProvider
 from quasar.core.routing import Policy, Router
 from quasar.core.routing_policies import PolicyOptions
 from quasar.core.types import Draft, Verification

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quasar.compare import environment as module
+from quasar import machine as module
 
 SECOND = 100
 """Ticks."""

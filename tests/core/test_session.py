@@ -23,7 +23,8 @@ from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.engine import Engine, Request
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import Block, LanguageModel, ModelProvider
+from quasar.core.models import Block, LanguageModel
+from quasar.core.providers import ModelProvider
 from quasar.core.sampling import SamplingParams
 from quasar.core.session import Session
 from quasar.core.trees import prefixes

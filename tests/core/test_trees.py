@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quasar.core import trees
+from quasar.core.draft_contract import check_draft
 from quasar.core.errors import ContractError
 from quasar.core.types import POINT_MASS, Draft, Trials
 
@@ -84,7 +85,7 @@ def test_a_chain_and_the_same_tree_have_one_geometry(length: int):
 @given(rows=rows_of_trees(VOCAB), rubbish=rubbish)
 def test_a_sound_draft_passes_whatever_its_padding_holds(rows: list[Tree], rubbish: int):
     draft = padded(rows, rubbish)
-    trees.check_draft(draft, trees.longest_paths(draft), VOCAB, "point_mass", "toy")
+    check_draft(draft, trees.longest_paths(draft), VOCAB, "point_mass", "toy")
 
 
 # What is refused. Every case changes one thing of a sound draft of two rows, a tree of three nodes and a chain of one.
@@ -103,7 +104,7 @@ def changed(values: torch.Tensor, row: int, column: int, value: float) -> torch.
 
 
 def check(draft: Any, law: str = "point_mass", budget: tuple[int, ...] = (2, 1), vocab: int | None = VOCAB) -> None:
-    trees.check_draft(draft, budget, vocab, law, "toy")
+    check_draft(draft, budget, vocab, law, "toy")
 
 
 def refusal(draft: Any, **options: Any) -> str | None:

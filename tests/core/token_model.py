@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from quasar.core.cache import KVCache
-from quasar.core.models import Block, LanguageModel, LinearLayer
+from quasar.core.decoders import LinearLayer
+from quasar.core.models import Block, LanguageModel
 
 VOCAB = 3
 LONGEST = 200

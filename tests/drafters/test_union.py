@@ -16,6 +16,7 @@ from quasar.core.components import Drafter
 from quasar.core.composition import compose, fit
 from quasar.core.config import PipelineSpec, validate
 from quasar.core.context import Context
+from quasar.core.draft_contract import check_draft
 from quasar.core.errors import CompositionError, ConfigError, PluginError
 from quasar.core.plugins import load_registry
 from quasar.core.sampling import SamplingParams
@@ -156,7 +157,7 @@ def test_equal_siblings_share_a_node_and_keep_their_trials():
     # all trials of a node come before those of its children, siblings in the order of the drafters
     assert tried(draft) == [(1, POINT_MASS), (1, 0), (4, 2), (2, POINT_MASS), (3, 1), (5, 3)]
     assert draft.trials.table.shape == (1, 4, VOCAB)
-    trees.check_draft(draft, [9], VOCAB, "sampled", "union")
+    check_draft(draft, [9], VOCAB, "sampled", "union")
 
 
 def test_a_sampled_union_counts_trials():

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from quasar.core.decoders import LinearLayer
 from quasar.core.errors import ConfigError
-from quasar.core.models import LinearLayer
 from quasar.core.quantization import quantize_rows, quantize_weight
 from quasar.verifiers.quantization import torchao as torchao_file
 from quasar.verifiers.quantization.convert import available_backends, choose_backend, convert

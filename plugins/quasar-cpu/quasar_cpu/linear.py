@@ -7,8 +7,8 @@ import ctypes
 import torch
 from torch import Tensor, nn
 
+from quasar.core.decoders import LinearLayer
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.models import LinearLayer
 from quasar.core.quantization import activation_steps, quantize_weight
 from quasar_cpu.library import KINDS, Matrix, library
 

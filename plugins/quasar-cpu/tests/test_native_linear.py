@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from quasar_cpu.linear import NativeLinear
 
+from quasar.core.decoders import LinearLayer
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.models import LinearLayer
 from quasar.verifiers.quantization.reference import ReferenceLinear
 
 pytestmark = pytest.mark.usefixtures("isa")

@@ -14,12 +14,12 @@ from transformers import Cache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from quasar.core.cache import KVCache
-from quasar.core.decoders import Decoder
+from quasar.core.decoders import Decoder, LinearLayer
 from quasar.core.hf import pruning
 from quasar.core.hf.channels import read_channel_groups
 from quasar.core.hf.decoders import read_decoder
 from quasar.core.hf.layers import LayerRange
-from quasar.core.models import Block, ChannelGroup, LinearLayer
+from quasar.core.models import Block, ChannelGroup
 
 
 class _BlockCache(Cache):  # type: ignore[misc]

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quasar.core.decoders import Decoder, DecoderLayer
+from quasar.core.decoders import Decoder, DecoderLayer, LinearLayer
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.models import LinearLayer
 
 GEMMA = "gemma3_text"
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", GEMMA)

@@ -6,18 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from quasar.core.backends import Backend
 from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.hf.adapter import HFModel
 from quasar.core.hf.tokenizer import Tokenizer
-from quasar.core.models import Made
-
-if TYPE_CHECKING:
-    from quasar.core.backends import Backend
-    from quasar.core.plugins import Registry
+from quasar.core.providers import Catalogue, Made
 
 _REWINDABLE = {"full_attention", "sliding_attention"}
 DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
@@ -158,7 +155,7 @@ class LoadedModels:
         self,
         source: ModelSource,
         device: str,
-        registry: Registry | None = None,
+        registry: Catalogue | None = None,
         measurements: dict[str, Any] | None = None,
     ) -> None:
         self.source, self.device, self._registry = source, device, registry

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from quasar.core.hf.adapter import HFModel
-from quasar.core.models import Made
+from quasar.core.providers import Made
 from quasar.core.testing_model import Letters
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from quasar.core.clock import device_clock
 from quasar.core.components import Drafter, Verifier
 from quasar.core.context import Context, Row, TokenView
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import LanguageModel, ModelProvider
-from quasar.core.pipeline import device_clock
+from quasar.core.models import LanguageModel
+from quasar.core.providers import ModelProvider
 from quasar.core.sampling import SamplingParams
 from quasar.core.session import Session
 from quasar.core.streams import Streams

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from quasar.core.decoders import LinearLayer
 from quasar.core.errors import ConfigError
 from quasar.core.home import quasar_home
-from quasar.core.models import LanguageModel, LinearLayer, TextCodec
+from quasar.core.models import LanguageModel
 from quasar.core.own_texts import own_texts
+from quasar.core.providers import TextCodec
 from quasar.core.session import Session
 from quasar.core.types import Draft
 

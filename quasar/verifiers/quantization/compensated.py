@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from quasar.core.decoders import LinearLayer
 from quasar.core.errors import UnsupportedModelError
 from quasar.core.home import quasar_home, remember_tensors, remembered_tensors
-from quasar.core.models import LanguageModel, LinearLayer, ModelProvider
+from quasar.core.models import LanguageModel
 from quasar.core.own_texts import fingerprint, remembered_own_texts
 from quasar.core.progress import progress_bar
+from quasar.core.providers import ModelProvider
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.convert import unsuitable
 from quasar.verifiers.quantization.gptq import InputOrder, compensated, input_order

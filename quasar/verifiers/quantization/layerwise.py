@@ -10,7 +10,8 @@ from torch import Tensor
 
 from quasar.core.errors import ConfigError
 from quasar.core.model_verifier import ModelVerifier
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel
+from quasar.core.providers import ModelProvider
 from quasar.verifiers.quantization.convert import ConversionReport, matching_layers, replace_layers
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 

@@ -9,9 +9,10 @@ from quasar.core.backend_choice import full_precision
 from quasar.core.backends import Backend
 from quasar.core.errors import UnsupportedModelError
 from quasar.core.home import remember, remembered
-from quasar.core.models import LanguageModel, ModelProvider
+from quasar.core.models import LanguageModel
 from quasar.core.own_texts import fingerprint
 from quasar.core.progress import progress_bar
+from quasar.core.providers import ModelProvider
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.smoothing import choose_factors, fold
 

@@ -1,4 +1,4 @@
-"""Where a number comes from: versions, revision, machine. Stored beside every result."""
+"""This machine and this installation: processor, load, versions, revision. Stored beside every result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-import quasar
-from quasar.core.home import processor
+from quasar.version import __version__
 
 _BUSY = 0.3
 """Processors that others keep busy, from which on times are not to be trusted."""
@@ -28,7 +27,7 @@ _PACKAGES = ("torch", "transformers", "torchao", "pluggy", "pydantic")
 def environment(device: str) -> dict[str, Any]:
     """Return versions, git revision, device and threads of this process."""
     return {
-        "quasar": quasar.__version__,
+        "quasar": __version__,
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
         "git_revision": _git_revision(),
@@ -72,7 +71,7 @@ def _busy_seconds() -> float | None:
 
 def _git_revision() -> str | None:
     """Revision of the checkout that this package runs from, ``+changes`` if its files differ from it."""
-    folder = Path(quasar.__file__).parent
+    folder = Path(__file__).parent
     try:
         head = _git(folder, "rev-parse", "HEAD")
         return head + ("+changes" if _git(folder, "status", "--porcelain", "--untracked-files=no", ".") else "")
@@ -83,3 +82,12 @@ def _git_revision() -> str | None:
 def _git(folder: Path, *words: str) -> str:
     done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
+
+
+def processor() -> str:
+    """Return what the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
