@@ -26,11 +26,11 @@ import torch
 
 from quasar import SamplingParams, load_pipeline
 from quasar.core.context import Context, Row, TokenView
-from quasar.core.hf.loading import find_model, load_tokenizer
-from quasar.core.plugins import load_registry
 from quasar.core.streams import Streams
 from quasar.drafters.datastore.store import Datastore
 from quasar.drafters.retrieval import Retrieval
+from quasar.hf.loading import find_model, load_tokenizer
+from quasar.plugins.registry import load_registry
 
 PROMPT = (
     "Write a Python function that reads a JSON file and returns the names in it, sorted.\n\n```python\nimport json\n"

@@ -24,9 +24,9 @@ from gguf.quants import quantize
 from safetensors.torch import load_file
 
 from quasar.core.errors import ConfigError, QuasarError
-from quasar.core.hf.convert import CONVERTER_VERSION
-from quasar.core.hf.zoo import BuiltinModel, builtin_models
-from quasar.core.home import quasar_home
+from quasar.models.disk_cache import quasar_home
+from quasar.zoo.builtin_models import BuiltinModel, builtin_models
+from quasar.zoo.gguf import CONVERTER_VERSION
 
 KINDS = {"F16": gguf.LlamaFileType.MOSTLY_F16, "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
 _REWRITTEN = {"general.architecture", "general.file_type"}
@@ -107,7 +107,7 @@ def _tensors(weights: dict[str, Any], blocks: int, heads: dict[str, int]) -> Ite
 def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
     """Order the rows of q or k for rotations of neighbours (0, 1), (2, 3), …; ours rotate halves (0, d/2), ….
 
-    The inverse of what ``quasar.core.hf.convert`` does.
+    The inverse of what ``quasar.zoo.gguf`` does.
     """
     halves = rows.reshape(heads, 2, len(rows) // heads // 2, -1)
     return halves.swapaxes(1, 2).reshape(rows.shape)

@@ -107,7 +107,7 @@ def race(arguments: argparse.Namespace) -> int:
     from peers_store import Store, command, hashed
 
     from quasar.compare.config import load_run
-    from quasar.core.hf import loading
+    from quasar.hf import loading
     from quasar.machine import busy_processors, environment
 
     others = busy_processors()
@@ -157,9 +157,9 @@ def _chosen(arms: list[Any], names: list[str] | None, option: str) -> list[Any]:
 
 def _prompts(arguments: argparse.Namespace, tokenizer: Any, max_length: int | None) -> list[Prompt]:
     """Read the prompts; of a file, ``--limit`` of them evenly spread, so that every part of it is seen."""
-    from quasar.compare.conversations import Conversations
-    from quasar.compare.data import BUNDLED, load_questions
     from quasar.core.errors import CapacityError
+    from quasar.prompts.conversations import Conversations
+    from quasar.prompts.questions import BUNDLED, load_questions
 
     if arguments.data:
         paths = [path for name in arguments.data for path in _files(Path(name))]

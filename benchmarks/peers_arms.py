@@ -17,9 +17,9 @@ import torch
 from gguf_export import export
 
 from quasar.compare.config import Run
-from quasar.core.hf import loading
-from quasar.core.pipeline import Pipeline
 from quasar.core.sampling import SamplingParams
+from quasar.hf import loading
+from quasar.pipelines.pipeline import Pipeline
 
 DRAFT_TOKENS = 5
 """Draft tokens a step of every peer's prompt lookup, as in the paper; the n-gram lengths are their own defaults."""

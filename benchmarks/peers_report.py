@@ -1,4 +1,4 @@
-"""What the race counts: the same rule for every arm, by ``quasar.compare.statistics``.
+"""What the race counts: the same rule for every arm, by ``quasar.compare.counting``.
 
 ``decode`` is tokens after the first step ÷ seconds after the first step; ``end to end`` is all new tokens ÷ all
 seconds, prefill included. Ratios are of pooled tokens and seconds over the prompts that both arms answered, with a
@@ -13,7 +13,7 @@ from typing import Any
 
 from peers_arms import LLAMA, QUASAR, TRANSFORMERS
 
-from quasar.compare.statistics import (
+from quasar.compare.counting import (
     Quotient,
     Sample,
     acceptance_length,

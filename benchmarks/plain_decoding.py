@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from quasar import SamplingParams, load_pipeline
-from quasar.compare.data import load_questions
+from quasar.prompts.questions import load_questions
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     paper = {"use": "ngram", "num_speculative_tokens": 5}
     plain = load_pipeline(drafter="none", verifier=verifier)
     lookup = load_pipeline(drafter=paper, verifier=verifier)
-    from quasar.core.hf.zoo import builtin_models
+    from quasar.zoo.builtin_models import builtin_models
 
     folder = next(model for model in builtin_models() if model.name == "smollm2-135m").fetch()
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, arguments.dtype)).eval()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from quasar.core.models import LanguageModel
-from quasar.core.quantization import MAX_STEPS, quantize_rows
+from quasar.models.int8_format import MAX_STEPS, quantize_rows
 from quasar.verifiers.quantization import gptq
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 from quasar.verifiers.quantization.smoothing import STEPS_PER_OCTAVE

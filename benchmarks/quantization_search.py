@@ -24,21 +24,21 @@ from quantization_methods import Emulated, awq_factors, clipped, compensated, gr
 from quantization_variants import VARIANTS, Recipe
 from torch import Tensor
 
-from quasar.compare.conversations import Conversations
 from quasar.compare.tables import grid as as_table
-from quasar.core.composition import compose
 from quasar.core.config import PipelineSpec
-from quasar.core.hf import loading
 from quasar.core.models import LanguageModel
-from quasar.core.own_texts import own_texts
-from quasar.core.pipeline import Pipeline
-from quasar.core.plugins import load_registry
-from quasar.core.quantization import activation_steps
 from quasar.core.sampling import SamplingParams
 from quasar.fidelity.command import as_ids, choose_questions, continuations
 from quasar.fidelity.measure import Continuation, differences, summary, teacher_forced
+from quasar.hf import loading
+from quasar.models.int8_format import activation_steps
+from quasar.models.own_texts import own_texts
+from quasar.pipelines.composition import compose
+from quasar.pipelines.pipeline import Pipeline
+from quasar.plugins.registry import load_registry
+from quasar.prompts.conversations import Conversations
 from quasar.verifiers.quantization import calibration
-from quasar.verifiers.quantization.convert import matching_layers, replace_layers
+from quasar.verifiers.quantization.replace_layers import matching_layers, replace_layers
 from quasar.verifiers.quantization.smoothing import choose_factors, fold
 
 ROWS = (1, 6)

@@ -19,8 +19,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LogitsProcessorList
 
 from quasar import Pipeline, SamplingParams, load_pipeline
-from quasar.compare.data import load_questions
-from quasar.core.hf.zoo import builtin_models
+from quasar.prompts.questions import load_questions
+from quasar.zoo.builtin_models import builtin_models
 
 DRAFTERS = {"plain": "none", "ngram": "ngram", "ngram, padded": {"use": "ngram", "preset": "vllm_v0"}}
 FLOAT32 = {"use": "full", "dtype": "float32"}

@@ -26,16 +26,16 @@ import yaml
 from cascade_theory import Costs, Text, best, by_columns
 
 from quasar import SamplingParams
-from quasar.compare.data import load_questions
-from quasar.core.composition import compose
+from quasar.compare.replay import replay, uniform_steps
 from quasar.core.config import PipelineSpec
 from quasar.core.errors import QuasarError
-from quasar.core.hf import loading
-from quasar.core.load import choose_device
-from quasar.core.pipeline import Pipeline
-from quasar.core.plugins import load_registry
 from quasar.core.records import Generation
-from quasar.core.replay import replay, uniform_steps
+from quasar.hf import loading
+from quasar.pipelines.composition import compose
+from quasar.pipelines.load import choose_device
+from quasar.pipelines.pipeline import Pipeline
+from quasar.plugins.registry import load_registry
+from quasar.prompts.questions import load_questions
 
 LENGTHS = (4, 6, 8, 12, 16, 24, 32)
 DOUBTS = (0.0, 0.2, 0.35, 0.5, 0.65, 0.8)

@@ -8,8 +8,8 @@ from typing import Any
 from quasar.version import __version__
 
 _EXPORTS = {
-    "load_pipeline": "quasar.core.load",
-    "Pipeline": "quasar.core.pipeline",
+    "load_pipeline": "quasar.pipelines.load",
+    "Pipeline": "quasar.pipelines.pipeline",
     "SamplingParams": "quasar.core.sampling",
     "Drafter": "quasar.core.components",
     "Verifier": "quasar.core.components",
@@ -18,7 +18,7 @@ _EXPORTS = {
     "Verification": "quasar.core.types",
     "Acceptance": "quasar.core.types",
     "QuasarError": "quasar.core.errors",
-    "hookimpl": "quasar.core.plugins",
+    "hookimpl": "quasar.plugins.registry",
 }
 
 __all__ = ["__version__", *_EXPORTS]

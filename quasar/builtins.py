@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quasar.core.plugins import hookimpl
+from quasar.plugins.registry import hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,7 @@ def quasar_acceptors() -> Iterable[type[Acceptor]]:
 @hookimpl
 def quasar_models() -> Iterable[Any]:
     """Return the built-in models."""
-    from quasar.core.hf.zoo import builtin_models
+    from quasar.zoo.builtin_models import builtin_models
 
     models: Iterable[Any] = builtin_models()
     return models

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from quasar.commands.datastore import add_datastore
+from quasar.commands.fidelity import add_fidelity
+from quasar.commands.profile import add_profile
 from quasar.core.errors import ConfigError, QuasarError
-from quasar.datastore.cli import add_datastore
-from quasar.fidelity.cli import add_fidelity
-from quasar.profile.cli import add_profile
 from quasar.version import __version__
 
 _EXAMPLES = """\
@@ -31,7 +31,7 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     try:
-        from quasar.core.plugins import load_registry
+        from quasar.plugins.registry import load_registry
 
         registry = load_registry()
         arguments = _parser(registry).parse_args(argv, argparse.Namespace(registry=registry))
@@ -175,8 +175,8 @@ def _audit(run: Any, on_real_model: bool) -> int:
 
 def _generate(arguments: argparse.Namespace) -> None:
     from quasar.core.config import apply_overrides, parse_yaml, validate
-    from quasar.core.load import load_pipeline
     from quasar.core.sampling import SamplingParams
+    from quasar.pipelines.load import load_pipeline
 
     sampling = validate(SamplingParams, apply_overrides({}, arguments.set), "--set")
     specs = {kind: parse_yaml(getattr(arguments, kind), f"--{kind}") for kind in ("drafter", "verifier", "acceptor")}

@@ -50,6 +50,6 @@ def refused(capsys):
 @pytest.fixture(scope="session")
 def smollm2():
     """Folder of the built-in 135M model, fetched on first use; for tests marked ``model``."""
-    from quasar.core.hf.zoo import builtin_models
+    from quasar.zoo.builtin_models import builtin_models
 
     return next(model for model in builtin_models() if model.name == "smollm2-135m").fetch(quiet=True)

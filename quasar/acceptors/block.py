@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from quasar.acceptors.rules.exact import accept_exactly, drawn_from
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
 from quasar.core.laws import residual
-from quasar.core.rules import accept_exactly, drawn_from
 from quasar.core.streams import draw, uniforms
 from quasar.core.types import Acceptance, Verification
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from quasar.acceptors.rules.exact import sample_and_compare
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
 from quasar.core.errors import CompositionError
-from quasar.core.rules import sample_and_compare
 from quasar.core.sampling import SamplingParams
 from quasar.core.types import Acceptance, Verification
 

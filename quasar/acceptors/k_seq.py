@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from quasar.acceptors.rules.exact import Walk, accept_exactly, drawn_from
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
 from quasar.core.laws import residual
-from quasar.core.rules import Walk, accept_exactly, drawn_from
 from quasar.core.streams import draw, uniforms
 from quasar.core.types import Acceptance, Draft, Trials, Verification
 

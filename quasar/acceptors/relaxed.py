@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from quasar.acceptors.rules.exact import accept_exactly, drawn_from
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.context import Context
 from quasar.core.laws import soft_law, softmax_or_one_hot
-from quasar.core.rules import accept_exactly, drawn_from
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Verification
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from quasar.acceptors.rules.exact import accept_exactly
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
-from quasar.core.rules import accept_exactly
 from quasar.core.types import Acceptance, Verification
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
+from quasar.acceptors.rules.longest_path import longest_accepted
 from quasar.core import trees
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
-from quasar.core.relaxation import longest_accepted
 from quasar.core.types import Acceptance, Verification
 
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from quasar.compare.config import Arm, Run
-from quasar.compare.conversations import Conversations
+from quasar.compare.replay import drift, replay, uniform_steps
 from quasar.core.batch import Request
 from quasar.core.errors import QuasarError
-from quasar.core.hf.tiny import VOCAB, TinyModels
-from quasar.core.pipeline import Pipeline
-from quasar.core.replay import drift, replay, uniform_steps
+from quasar.pipelines.pipeline import Pipeline
+from quasar.prompts.conversations import Conversations
+from quasar.testing.random_llama import VOCAB, TinyModels
 
 WIDTHS = (2, 4, 8)
 """Row counts whose drift is measured."""

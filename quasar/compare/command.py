@@ -11,15 +11,15 @@ from tqdm import tqdm
 
 from quasar.compare import report as reporting
 from quasar.compare.config import Run
-from quasar.compare.conversations import Conversations
 from quasar.compare.differences import classify, find_differences
 from quasar.compare.results import results
 from quasar.compare.runner import check_lengths, run_all, warm_up
 from quasar.compare.scoring import Golds, find_golds, score
 from quasar.compare.store import RunFolder, SampleRecord
-from quasar.core.load import choose_device
-from quasar.core.pipeline import Pipeline
 from quasar.machine import busy_processors, environment
+from quasar.pipelines.load import choose_device
+from quasar.pipelines.pipeline import Pipeline
+from quasar.prompts.conversations import Conversations
 
 
 def default_output(run: Run) -> Path:
@@ -81,7 +81,7 @@ def prepare(run: Run, quiet: bool = False) -> tuple[dict[str, Pipeline], Convers
 
 def _look(run: Run, quiet: bool) -> tuple[Any, Conversations]:
     """Find the model and check the prompts against it, its weights still unread."""
-    from quasar.core.hf import loading
+    from quasar.hf import loading
 
     source = loading.find_model(run.config.model, run.registry.model(run.config.model), quiet)
     conversations = Conversations(loading.load_tokenizer(source), run.config.chat_template)
@@ -92,7 +92,7 @@ def _look(run: Run, quiet: bool) -> tuple[Any, Conversations]:
 def _load(
     run: Run, source: Any, tokenizer: Any, device: str, measurements: dict[str, Any] | None = None
 ) -> dict[str, Pipeline]:
-    from quasar.core.hf import loading
+    from quasar.hf import loading
 
     models = loading.LoadedModels(source, device, run.registry, measurements)
     eos_ids = loading.eos_token_ids(source, tokenizer)

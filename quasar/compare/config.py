@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from quasar.compare.data import BUNDLED, Question
-from quasar.compare.sources import load_sources
 from quasar.core.components import FULL
-from quasar.core.composition import Composition, compose
 from quasar.core.config import PipelineSpec, apply_overrides, parse_yaml, read_yaml, validate
 from quasar.core.errors import ConfigError, did_you_mean
-from quasar.core.plugins import Registry, load_registry
 from quasar.core.sampling import SamplingParams
+from quasar.pipelines.composition import Composition, compose
+from quasar.plugins.registry import Registry, load_registry
+from quasar.prompts.questions import BUNDLED, Question
+from quasar.prompts.sources import load_sources
 
 _PRESETS = resources.files("quasar.compare") / "presets"
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quasar.compare.config import Run
-from quasar.compare.conversations import Conversations
-from quasar.compare.data import Question
-from quasar.compare.statistics import first_difference
+from quasar.compare.counting import first_difference
+from quasar.compare.replay import drift, replay, uniform_steps
 from quasar.compare.store import Key, SampleRecord
-from quasar.core.pipeline import Pipeline
-from quasar.core.replay import drift, replay, uniform_steps
+from quasar.pipelines.pipeline import Pipeline
+from quasar.prompts.conversations import Conversations
+from quasar.prompts.questions import Question
 
 
 def find_differences(run: Run, samples: Mapping[Key, SampleRecord]) -> list[dict[str, Any]]:

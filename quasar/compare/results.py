@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quasar.compare import statistics
+from quasar.compare import counting as statistics
 from quasar.compare.config import Arm, Run, plain_full
 from quasar.compare.levels import summarise_levels
 from quasar.compare.store import SCHEMA_VERSION, Key, SampleRecord

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from quasar.compare.config import Arm, Run
-from quasar.compare.conversations import Conversations
-from quasar.compare.data import Question
 from quasar.compare.levels import count_levels
 from quasar.compare.store import RunFolder, SampleRecord
 from quasar.core.errors import CapacityError
-from quasar.core.pipeline import Pipeline
 from quasar.core.records import Generation, StepRecord
+from quasar.pipelines.pipeline import Pipeline
+from quasar.prompts.conversations import Conversations
+from quasar.prompts.questions import Question
 
 _WARM_UP_TOKENS = 8
 

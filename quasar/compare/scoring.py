@@ -21,9 +21,9 @@ from tqdm import tqdm
 
 from quasar.compare.code_tests import PASSED, Problem, find_problem, load_problems, outcome, program
 from quasar.compare.config import Run, ScoringConfig
-from quasar.compare.data import Question
 from quasar.compare.store import SampleRecord
 from quasar.core.errors import ConfigError
+from quasar.prompts.questions import Question
 
 EXACT_MATCH, PASS_AT_1 = "exact match", "pass@1"
 _MARK = "####"

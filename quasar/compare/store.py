@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from quasar.compare.statistics import Sample
+from quasar.compare.counting import Sample
 from quasar.core.errors import ConfigError
 
 SCHEMA_VERSION = 1

@@ -1,1 +1,1 @@
-"""Contracts and the loop; imports no component."""
+"""Contracts, mathematics and the loop; imports nothing else of quasar."""

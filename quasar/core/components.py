@@ -79,7 +79,7 @@ class Component(ABC):
 
     @classmethod
     def _as_option(cls, value: Any, info: ValidationInfo) -> Self:
-        build = (info.context or {}).get("build")  # from `quasar.core.composition.build`, which knows the names
+        build = (info.context or {}).get("build")  # from `quasar.pipelines.composition.build`, which knows the names
         part = build(cls.kind, value, info.field_name) if build and not isinstance(value, Component) else value
         if isinstance(part, cls):
             return part

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
-from quasar.core.model_drafter import ModelDrafter
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models.drafter import ModelDrafter
+from quasar.models.session import Session
 
 
 @dataclass(slots=True)

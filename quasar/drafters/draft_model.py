@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from quasar.core.errors import CompositionError
-from quasar.core.model_drafter import ModelDrafter
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
+from quasar.models.drafter import ModelDrafter
+from quasar.models.verifier import ModelVerifier
 
 
 class DraftModel(ModelDrafter):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from quasar.core.components import Verifier
 from quasar.core.context import Context
-from quasar.core.early_exit import EarlyExit, early_exit
-from quasar.core.model_drafter import SamplingDrafter
+from quasar.models.drafter import SamplingDrafter
+from quasar.models.stages import EarlyExit, early_exit
 
 
 class LayerSkip(SamplingDrafter):

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from quasar.core.components import Drafter, Verifier
 from quasar.core.context import Context
-from quasar.core.early_exit import EarlyExit, early_exit
 from quasar.core.types import Draft
+from quasar.models.stages import EarlyExit, early_exit
 
 
 @dataclass(slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from quasar.core.model_drafter import ModelDrafter
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
-from quasar.core.pruning import PrunedModel, PruningOptions, pruned_copy
+from quasar.models.drafter import ModelDrafter
+from quasar.models.pruning import PrunedModel, PruningOptions, pruned_copy
 
 
 class Pruned(ModelDrafter):

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
-from quasar.core.own_texts import OwnTexts, remembered_own_texts
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft, Verification
+from quasar.models.own_texts import OwnTexts, remembered_own_texts
 
 Matrix = dict[int, list[int]]
 """By token, its likeliest successors, best first."""

@@ -12,9 +12,9 @@ from pydantic import Field
 from quasar.core.components import Drafter, Law, joint_law
 from quasar.core.context import Context
 from quasar.core.providers import ModelProvider
-from quasar.core.routing import Policy, Router
-from quasar.core.routing_policies import PolicyOptions
 from quasar.core.types import POINT_MASS, Draft, Trials
+from quasar.routing.policies import PolicyOptions
+from quasar.routing.router import Policy, Router
 
 
 class Routed(Drafter):

@@ -12,10 +12,10 @@ from pydantic import Field
 from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.errors import ConfigError
-from quasar.core.own_texts import OwnTexts, remembered_own_texts
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
 from quasar.drafters.matching.automaton import END, SuffixAutomaton, Text
+from quasar.models.own_texts import OwnTexts, remembered_own_texts
 
 
 class Suffix(Drafter):

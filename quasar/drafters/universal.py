@@ -12,8 +12,8 @@ from quasar.core.context import Context
 from quasar.core.models import LanguageModel, describe
 from quasar.core.providers import ModelProvider, TextCodec
 from quasar.core.rows import Row
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models.session import Session
 
 _TAIL = 4
 """Committed tokens that are spelt again together with a draft, so that tokens meet as they do within a text."""

@@ -11,18 +11,18 @@ from typing import Any
 
 from tqdm import tqdm
 
-from quasar.compare.conversations import Conversations
-from quasar.compare.data import Question, load_questions
-from quasar.core.composition import compose
 from quasar.core.config import PipelineSpec, parse_yaml, validate
 from quasar.core.errors import CapacityError, ConfigError
-from quasar.core.load import choose_device
-from quasar.core.pipeline import Pipeline
-from quasar.core.plugins import load_registry
 from quasar.core.sampling import SamplingParams
 from quasar.fidelity.measure import Continuation, differences, layer_errors, summary, teacher_forced
 from quasar.fidelity.report import table
 from quasar.machine import environment
+from quasar.pipelines.composition import compose
+from quasar.pipelines.load import choose_device
+from quasar.pipelines.pipeline import Pipeline
+from quasar.plugins.registry import load_registry
+from quasar.prompts.conversations import Conversations
+from quasar.prompts.questions import Question, load_questions
 
 SCHEMA_VERSION = 1
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         QuasarError: in one line.
     """
-    from quasar.core.hf import loading
+    from quasar.hf import loading
 
     if arguments.max_new_tokens < 1:
         raise ConfigError(f"--max-new-tokens: must be at least 1, got {arguments.max_new_tokens}.")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from quasar.core.laws import most_likely
 from quasar.core.models import LanguageModel
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models.session import Session
 
 MEASURES = ("top1_agreement", "kl", "tv")
 """Share of places with the same most likely token; KL(reference, model) in nats; total variation distance."""

@@ -11,18 +11,18 @@ from typing import Any
 
 from tqdm import tqdm
 
-from quasar.compare.data import BUNDLED, load_questions
 from quasar.core.clock import device_clock
 from quasar.core.config import parse_yaml
 from quasar.core.errors import CapacityError, ConfigError
-from quasar.core.load import load_pipeline
 from quasar.core.models import LanguageModel
-from quasar.core.pipeline import Pipeline
 from quasar.machine import busy_processors, environment, is_busy
+from quasar.pipelines.load import load_pipeline
+from quasar.pipelines.pipeline import Pipeline
 from quasar.profile.forwards import Place, Timing, measure
 from quasar.profile.memory import bytes_read, read_bandwidth
 from quasar.profile.parts import operator_parts, shares
 from quasar.profile.report import table
+from quasar.prompts.questions import BUNDLED, load_questions
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 32)
 """Rows of a forward: 1 is plain decoding, 6 the paper's five drafts and slot 0."""

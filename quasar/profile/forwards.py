@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quasar.core.models import LanguageModel
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models.session import Session
 from quasar.profile.parts import own_parts
 
 MIN_ROUNDS = 3

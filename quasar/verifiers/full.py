@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from quasar.core.backend_choice import choose_backend, full_precision
 from quasar.core.backends import Built, check_name
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
+from quasar.models.backend_choice import choose_backend, full_precision
+from quasar.models.verifier import ModelVerifier
 
 
 class Full(ModelVerifier):

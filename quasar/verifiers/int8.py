@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from quasar.core.backend_choice import choose_backend
 from quasar.core.backends import STOCK, Built, check_name
 from quasar.core.errors import ConfigError
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
-from quasar.core.quantization import MAX_STEPS
+from quasar.models.backend_choice import choose_backend
+from quasar.models.int8_format import MAX_STEPS
+from quasar.models.verifier import ModelVerifier
 from quasar.verifiers.quantization.compensated import compensate
-from quasar.verifiers.quantization.convert import available_backends, convert, matching_layers, weight_steps
-from quasar.verifiers.quantization.convert import choose_backend as choose_layer_backend
+from quasar.verifiers.quantization.replace_layers import available_backends, convert, matching_layers, weight_steps
+from quasar.verifiers.quantization.replace_layers import choose_backend as choose_layer_backend
 from quasar.verifiers.quantization.smoothed import smoothed_copy
 
 

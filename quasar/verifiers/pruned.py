@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
-from quasar.core.pruning import PrunedModel, PruningOptions, pruned_copy
+from quasar.models.pruning import PrunedModel, PruningOptions, pruned_copy
+from quasar.models.verifier import ModelVerifier
 
 
 class Pruned(ModelVerifier):

@@ -12,11 +12,11 @@ from quasar.core.cache import KVCache
 from quasar.core.components import Verifier
 from quasar.core.context import Context
 from quasar.core.errors import CompositionError
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import Block, LanguageModel
 from quasar.core.providers import ModelProvider
-from quasar.core.session import Session
 from quasar.core.types import Draft, Verification
+from quasar.models.session import Session
+from quasar.models.verifier import ModelVerifier
 
 
 class Quasar(Verifier):

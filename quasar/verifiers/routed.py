@@ -9,11 +9,11 @@ from pydantic import Field
 
 from quasar.core.components import Verifier
 from quasar.core.context import Context
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.providers import ModelProvider
-from quasar.core.routing import Policy, Router
-from quasar.core.routing_policies import PolicyOptions
 from quasar.core.types import Draft, Verification
+from quasar.models.verifier import ModelVerifier
+from quasar.routing.policies import PolicyOptions
+from quasar.routing.router import Policy, Router
 
 
 class Routed(Verifier):

@@ -11,13 +11,13 @@ from quasar.acceptors.relaxed import Relaxed
 from quasar.acceptors.stochastic import Stochastic
 from quasar.acceptors.top_k_ratio import TopKRatio
 from quasar.acceptors.typical import Typical
-from quasar.core.composition import fit
 from quasar.core.context import Context, Row, TokenView
 from quasar.core.errors import CompositionError, ContractError
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
 from quasar.core.types import Draft, Verification
 from quasar.drafters.ngram import Ngram
+from quasar.pipelines.composition import fit
 from quasar.verifiers.full import Full
 
 LAW = [0.5, 0.3, 0.15, 0.05]

@@ -11,7 +11,7 @@ import torch
 from gguf_export import _write, export
 
 from quasar.core.errors import ConfigError
-from quasar.core.hf.convert import _ARCHITECTURES, _read_weights
+from quasar.zoo.gguf import _ARCHITECTURES, _read_weights
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 64, 4, 2, 16, 96, 40
 SHAPES = {

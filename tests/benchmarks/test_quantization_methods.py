@@ -11,7 +11,7 @@ import torch
 from quantization_methods import Emulated, awq_factors, clipped, compensated, grid, moments
 from quantization_variants import W8A8, Recipe
 
-from quasar.core.quantization import quantize_weight
+from quasar.models.int8_format import quantize_weight
 from quasar.verifiers.quantization.emulated import EmulatedInt4Linear
 from quasar.verifiers.quantization.reference import ReferenceLinear
 from quasar.verifiers.quantization.smoothing import fold

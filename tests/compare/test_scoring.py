@@ -14,9 +14,9 @@ from quasar.cli import main
 from quasar.compare import code_tests
 from quasar.compare.code_tests import find_problem, load_problems, outcome, program
 from quasar.compare.config import ScoringConfig, final_number, find_golds, load_run, score
-from quasar.compare.data import Question
-from quasar.compare.sources import load_sources
 from quasar.core.errors import ConfigError
+from quasar.prompts.questions import Question
+from quasar.prompts.sources import load_sources
 
 PROBLEM = {
     "prompt": 'import math\n\n\ndef area(r):\n    """Area of a circle.\n    >>> area(0)\n    0.0\n    """\n',

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quasar.compare.statistics import (
+from quasar.compare.counting import (
     Quotient,
     Sample,
     acceptance_length,

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from quasar.core import trees
 from quasar.core.context import Context, LogitsProcessor, Row, TokenView
-from quasar.core.hf.processors import build_processors
 from quasar.core.laws import law, residual, target_laws
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
 from quasar.core.types import Draft, OneHot
+from quasar.hf.processors import build_processors
 
 VOCAB = 5
 quick = settings(deadline=None, max_examples=100)

@@ -14,8 +14,8 @@ import yaml
 
 from quasar import cli
 from quasar.compare.config import load_run
-from quasar.core.hf import loading
-from quasar.core.plugins import load_registry
+from quasar.hf import loading
+from quasar.plugins.registry import load_registry
 from tests.compare.conftest import save_tiny_model
 
 ROOT = Path(__file__).parents[2]

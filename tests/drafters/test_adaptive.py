@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Drafter
 from quasar.core.context import Context
-from quasar.core.testing import Fault, TinyModels, check_component, conformance_report
 from quasar.core.types import Draft
 from quasar.drafters.adaptive import Adaptive, subtrees
 from quasar.drafters.bigram import Bigram
@@ -28,6 +27,7 @@ from quasar.drafters.scheduling.estimate import Estimate
 from quasar.drafters.scheduling.evidence import Evidence
 from quasar.drafters.scheduling.schedule import Node
 from quasar.drafters.union import Union
+from quasar.testing import Fault, TinyModels, check_component, conformance_report
 from quasar.verifiers.full import Full
 
 STEEP, NATIVE = Costs({1: 1.0, 2: 1.9, 6: 2.4, 17: 4.0}, 0.0), Costs({1: 1.0, 6: 1.45, 12: 2.1, 17: 2.7}, 0.0)

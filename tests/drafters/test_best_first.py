@@ -11,11 +11,11 @@ from drafting import context, nodes, verified
 from quasar.core import trees
 from quasar.core.cache import KVCache
 from quasar.core.models import Block, LanguageModel
-from quasar.core.testing import TinyModels, check_component
 from quasar.core.types import Draft
 from quasar.drafters.best_first import BestFirst, Growth
 from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.pruned import Pruned
+from quasar.testing import TinyModels, check_component
 
 VOCAB, DEPTH = 5, 3
 TABLE = 2 * torch.randn((VOCAB, VOCAB), generator=torch.Generator().manual_seed(4))

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from quasar import load_pipeline
 from quasar.cli import main
+from quasar.commands.datastore_build import _pieces, read
 from quasar.core.errors import ConfigError
-from quasar.core.testing import Letters
-from quasar.datastore.command import _pieces, read
 from quasar.drafters.datastore.store import DEPTH, END, Datastore, fingerprint, write_datastore
 from quasar.drafters.datastore.suffix_array import suffix_array
+from quasar.testing import Letters
 from tests.compare.conftest import save_tiny_model
 
 texts = st.lists(st.integers(0, 2), max_size=40)

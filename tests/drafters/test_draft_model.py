@@ -6,17 +6,17 @@ import torch
 import transformers
 
 from quasar.acceptors.stochastic import Stochastic
-from quasar.core.composition import compose
 from quasar.core.config import PipelineSpec, validate
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import CompositionError, ConfigError
-from quasar.core.load import load_pipeline
-from quasar.core.plugins import load_registry
 from quasar.core.sampling import SamplingParams
-from quasar.core.session import Session
-from quasar.core.testing import Letters, TinyModels, check_component
 from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.universal import Universal
+from quasar.models.session import Session
+from quasar.pipelines.composition import compose
+from quasar.pipelines.load import load_pipeline
+from quasar.plugins.registry import load_registry
+from quasar.testing import Letters, TinyModels, check_component
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.pruned import Pruned
@@ -172,13 +172,13 @@ def test_models_from_folders_draft_and_leave_the_text_as_it_is(folders, drafter,
 
 
 def test_a_draft_model_with_another_tokenizer_is_refused_before_its_weights_are_read(folders, monkeypatch):
-    monkeypatch.setattr("quasar.core.hf.loading.load_model", lambda source, *_: pytest.fail(f"{source.name} was read"))
+    monkeypatch.setattr("quasar.hf.loading.load_model", lambda source, *_: pytest.fail(f"{source.name} was read"))
     with pytest.raises(CompositionError, match=r"\(43 and 43 tokens; id 3 is 'w39' and 'w0'\)"):
         DraftModel(DraftModel.Config(model=folders["shuffled"])).load(models(folders))
 
 
 def models(folders):
-    from quasar.core.hf import loading
+    from quasar.hf import loading
 
     return loading.LoadedModels(loading.find_model(folders["target"]), "cpu")
 

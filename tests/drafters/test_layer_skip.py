@@ -6,14 +6,14 @@ import pytest
 import torch
 from drafting import chains, context
 
-from quasar.core.composition import build
 from quasar.core.config import ComponentSpec
 from quasar.core.errors import ConfigError
-from quasar.core.plugins import load_registry
 from quasar.core.sampling import SamplingParams
-from quasar.core.testing import TinyModels, check_component
 from quasar.core.types import Draft, Verification
 from quasar.drafters.layer_skip import LayerSkip
+from quasar.pipelines.composition import build
+from quasar.plugins.registry import load_registry
+from quasar.testing import TinyModels, check_component
 from quasar.verifiers.full import Full
 
 VOCAB = 7

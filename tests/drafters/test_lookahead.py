@@ -9,11 +9,11 @@ import torch
 from drafting import context, nodes, verified
 
 from quasar.core import trees
-from quasar.core.testing import TinyModels, check_component
 from quasar.core.types import Draft
 from quasar.drafters.lookahead import Guesses, Lookahead, Pool
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.union import Union
+from quasar.testing import TinyModels, check_component
 
 VOCAB = 50
 

@@ -12,9 +12,9 @@ from test_ngram import context, drafts
 from transformers import LogitsProcessorList
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from quasar.core.hf.processors import build_processors
 from quasar.core.sampling import SamplingParams
 from quasar.drafters.ngram import PRESETS, Ngram
+from quasar.hf.processors import build_processors
 
 EOS = (0, 2)
 

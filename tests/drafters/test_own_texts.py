@@ -7,13 +7,13 @@ import json
 import pytest
 from drafting import chains, context, logits_of, nodes, verified
 
-from quasar.core import own_texts as module
-from quasar.core.own_texts import OwnTexts, remembered_own_texts
-from quasar.core.session import Session
-from quasar.core.testing import TinyModels, check_component
 from quasar.core.types import Draft
 from quasar.drafters.recycling import Recycling
 from quasar.drafters.suffix import Suffix
+from quasar.models import own_texts as module
+from quasar.models.own_texts import OwnTexts, remembered_own_texts
+from quasar.models.session import Session
+from quasar.testing import TinyModels, check_component
 
 
 @pytest.fixture(autouse=True)

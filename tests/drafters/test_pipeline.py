@@ -12,21 +12,21 @@ from drafting import chains, context
 from quasar.acceptors.stochastic import Stochastic
 from quasar.compare.levels import count_levels, summarise_levels
 from quasar.core.components import Drafter, Verifier
-from quasar.core.composition import Composition, compose
 from quasar.core.config import PipelineSpec, validate
 from quasar.core.context import Context
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import CompositionError, ConfigError
-from quasar.core.plugins import load_registry
 from quasar.core.records import StepRecord
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
-from quasar.core.testing import TinyModels, check_component
 from quasar.core.types import POINT_MASS, Draft, Verification
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.ngram import Ngram, NgramIndex
 from quasar.drafters.none import NoDraft
 from quasar.drafters.pipeline import Pipeline
+from quasar.pipelines.composition import Composition, compose
+from quasar.plugins.registry import load_registry
+from quasar.testing import TinyModels, check_component
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 

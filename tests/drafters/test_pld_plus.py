@@ -7,8 +7,8 @@ import torch
 from drafting import chains, context
 
 from quasar.core.errors import CompositionError, ConfigError
-from quasar.core.testing import TinyModels, check_component
 from quasar.drafters.pld_plus import PldPlus
+from quasar.testing import TinyModels, check_component
 from quasar.verifiers.full import Full
 from quasar.verifiers.routed import Routed
 

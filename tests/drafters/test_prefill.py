@@ -8,8 +8,6 @@ from quasar.acceptors.stochastic import Stochastic
 from quasar.core.engine import Engine, Request
 from quasar.core.records import StepRecord
 from quasar.core.sampling import SamplingParams
-from quasar.core.session import Session
-from quasar.core.testing import TinyModels
 from quasar.drafters.adaptive import Adaptive
 from quasar.drafters.best_first import BestFirst
 from quasar.drafters.draft_model import DraftModel
@@ -19,6 +17,8 @@ from quasar.drafters.pipeline import Pipeline
 from quasar.drafters.pruned import Pruned
 from quasar.drafters.routed import Routed
 from quasar.drafters.union import Union
+from quasar.models.session import Session
+from quasar.testing import TinyModels
 from quasar.verifiers.full import Full
 
 PROMPT = [place * place % 7 for place in range(50)]

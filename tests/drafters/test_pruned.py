@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from quasar.core.cache import KVCache
 from quasar.core.config import validate
 from quasar.core.errors import ConfigError, UnsupportedModelError
-from quasar.core.hf.adapter import HFModel
 from quasar.core.models import Block
-from quasar.core.pruning import block_influences, layers_to_keep, pruned_copy
-from quasar.core.session import Session
-from quasar.core.testing import TinyModels, check_component
 from quasar.core.types import Draft
 from quasar.drafters.pruned import Pruned
+from quasar.hf.adapter import HFModel
+from quasar.models.pruning import block_influences, layers_to_keep, pruned_copy
+from quasar.models.session import Session
+from quasar.testing import TinyModels, check_component
 from quasar.verifiers.pruned import Pruned as PrunedVerifier
 
 LAYERS, VOCAB = 6, 61

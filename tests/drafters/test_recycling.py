@@ -8,9 +8,9 @@ from drafting import context, logits_of, nodes, verified
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quasar.core.testing import Fault, TinyModels, check_component, conformance_report
 from quasar.core.types import Draft
 from quasar.drafters.recycling import Recycling, likeliest, template
+from quasar.testing import Fault, TinyModels, check_component, conformance_report
 
 
 def drafter(**options) -> Recycling:

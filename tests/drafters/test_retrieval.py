@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from quasar.core import trees
 from quasar.core.errors import ConfigError
-from quasar.core.testing import TinyModels, check_component
 from quasar.drafters.datastore.store import write_datastore
 from quasar.drafters.retrieval import Retrieval, frequent
+from quasar.testing import TinyModels, check_component
 
 TEXTS = [[1, 2, 3, 4, 5], [0, 2, 3, 4, 6], [2, 3, 6], [5, 5, 5, 5]]
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quasar.core.errors import ConfigError
-from quasar.core.testing import TinyModels, check_component
 from quasar.drafters.matching.automaton import END, State, SuffixAutomaton
 from quasar.drafters.suffix import Suffix
+from quasar.testing import TinyModels, check_component
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 longest = st.sampled_from([1, 2, 3, 5, 64])

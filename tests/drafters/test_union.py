@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core import trees
 from quasar.core.components import Drafter
-from quasar.core.composition import compose, fit
 from quasar.core.config import PipelineSpec, validate
 from quasar.core.context import Context
 from quasar.core.draft_contract import check_draft
 from quasar.core.errors import CompositionError, ConfigError, PluginError
-from quasar.core.plugins import load_registry
 from quasar.core.sampling import SamplingParams
-from quasar.core.testing import TinyModels, check_component
 from quasar.core.types import POINT_MASS, Draft
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.ngram import Ngram
@@ -28,6 +25,9 @@ from quasar.drafters.none import NoDraft
 from quasar.drafters.recycling import Recycling
 from quasar.drafters.suffix import Suffix
 from quasar.drafters.union import Union
+from quasar.pipelines.composition import compose, fit
+from quasar.plugins.registry import load_registry
+from quasar.testing import TinyModels, check_component
 from quasar.verifiers.full import Full
 
 Tree = list[tuple[int, int]]

@@ -14,8 +14,8 @@ from torch import Tensor
 from toys import PROMPT, NestedPipeline, TableVerifier, TreeDrafter
 from worlds import CHAIN, DRAFT, OTHER, POINT_FIRST, TARGET, TWO_A_LEVEL
 
-from quasar.core.hf.processors import build_processors
 from quasar.core.sampling import SamplingParams
+from quasar.hf.processors import build_processors
 
 EOS = 2
 

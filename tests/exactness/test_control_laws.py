@@ -22,8 +22,8 @@ from toys import (
 )
 from worlds import CHAIN, DRAFT, OTHER, TARGET, WIDE, WIDE_DRAFT, WORLD
 
+from quasar.acceptors.rules import exact as rules
 from quasar.acceptors.stochastic import Stochastic
-from quasar.core import rules
 from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.sampling import SamplingParams

@@ -17,7 +17,7 @@ from toys import (
 )
 from worlds import DRAFT, OTHER, SIBLINGS, THREE_LAWS, TWO_A_LEVEL, WIDE, WIDE_DRAFT, WORLD
 
-from quasar.core import rules
+from quasar.acceptors.rules import exact as rules
 from quasar.core.types import Draft
 
 

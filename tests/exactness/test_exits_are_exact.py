@@ -16,13 +16,13 @@ from torch import Tensor
 from toys import Text, random_table, requests, texts
 from worlds import TARGET, WORLD
 
-from quasar.core import early_exit
 from quasar.core.cache import KVCache
 from quasar.core.components import Drafter
 from quasar.core.models import Block, LanguageModel
 from quasar.drafters.layer_skip import LayerSkip
 from quasar.drafters.pld_plus import PldPlus
 from quasar.drafters.union import Union
+from quasar.models import stages as early_exit
 from quasar.verifiers.full import Full
 
 FEW = 2000  # for faults

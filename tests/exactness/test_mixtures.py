@@ -19,12 +19,12 @@ from worlds import CHAIN, DRAFT, POINT_FIRST, POINT_TREE, SIBLINGS, TARGET, TWO_
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.relaxed import Relaxed
 from quasar.acceptors.stochastic import Stochastic
-from quasar.core.composition import fit
 from quasar.core.context import Context
 from quasar.core.sampling import SamplingParams
 from quasar.core.types import Draft
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.none import NoDraft
+from quasar.pipelines.composition import fit
 
 WEIGHT = 0.6
 THREE = SamplingParams(temperature=1.0, max_new_tokens=4)

@@ -19,13 +19,13 @@ from worlds import WIDE, WORLD
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.cache import KVCache
-from quasar.core.model_drafter import ModelDrafter
 from quasar.core.models import Block, LanguageModel
-from quasar.core.sampled_trees import SampledTree
 from quasar.core.sampling import SamplingParams
 from quasar.drafters.best_first import BestFirst
 from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.none import NoDraft
+from quasar.models.drafter import ModelDrafter
+from quasar.models.sampled_trees import SampledTree
 
 
 class TableModel(LanguageModel):

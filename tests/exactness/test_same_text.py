@@ -19,8 +19,8 @@ from worlds import CHAIN, DRAFT, OTHER, POINT_CHAIN, POINT_FIRST, POINT_LAST, PO
 
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.greedy import Greedy
+from quasar.acceptors.rules import exact as rules
 from quasar.acceptors.stochastic import Stochastic
-from quasar.core import rules
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.context import Context, LogitsProcessor
 from quasar.core.engine import Engine, Request
@@ -255,7 +255,7 @@ def test_at_temperature_0_the_seed_does_not_matter():
 def test_point_masses_leave_the_text_as_it_is_after_processors(
     name: str, temperature: float, parameters: dict[str, Any]
 ):
-    from quasar.core.hf.processors import build_processors
+    from quasar.hf.processors import build_processors
 
     requests = [
         replace(request, processors=build_processors(request.sampling, len(request.prompt_ids), (EOS,)))

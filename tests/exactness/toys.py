@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from quasar.acceptors.rules.exact import accept_exactly
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.context import Context, LogitsProcessor, TokenView
 from quasar.core.engine import Engine, Request
-from quasar.core.rules import accept_exactly
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import draw
 from quasar.core.types import POINT_MASS, Draft, Trials, Verification

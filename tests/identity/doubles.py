@@ -7,11 +7,11 @@ import torch
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context, Row
-from quasar.core.hf.adapter import HFModel
-from quasar.core.model_verifier import ModelVerifier
-from quasar.core.session import Session
 from quasar.core.streams import draw
 from quasar.core.types import Draft, Verification
+from quasar.hf.adapter import HFModel
+from quasar.models.session import Session
+from quasar.models.verifier import ModelVerifier
 
 Truth = Mapping[str, Sequence[int]]
 """By prompt id, the new tokens that plain decoding emits."""

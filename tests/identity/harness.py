@@ -12,7 +12,6 @@ from tiny_models import tiny_model
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.engine import Engine, Request
-from quasar.core.hf.processors import build_processors
 from quasar.core.records import Generation
 from quasar.core.sampling import SamplingParams
 from quasar.drafters.adaptive import Adaptive
@@ -24,6 +23,7 @@ from quasar.drafters.recycling import Recycling
 from quasar.drafters.retrieval import Retrieval
 from quasar.drafters.suffix import Suffix
 from quasar.drafters.union import Union
+from quasar.hf.processors import build_processors
 
 GAMMA = 4
 

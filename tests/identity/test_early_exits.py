@@ -14,8 +14,6 @@ from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Acceptor, Drafter
 from quasar.core.engine import Engine, Request
-from quasar.core.hf import loading
-from quasar.core.hf.adapter import HFModel
 from quasar.core.records import Generation
 from quasar.drafters.adaptive import Adaptive
 from quasar.drafters.layer_skip import LayerSkip
@@ -23,6 +21,8 @@ from quasar.drafters.pipeline import Pipeline
 from quasar.drafters.pld_plus import PldPlus
 from quasar.drafters.suffix import Suffix
 from quasar.drafters.union import Union
+from quasar.hf import loading
+from quasar.hf.adapter import HFModel
 from quasar.verifiers.full import Full
 
 BATCHES = {"one": ("looping",), "ragged": ("looping", "single", "long")}

@@ -23,10 +23,10 @@ from quasar.acceptors.stochastic import Stochastic
 from quasar.acceptors.top_k_ratio import TopKRatio
 from quasar.acceptors.typical import Typical
 from quasar.core.engine import Engine, Request
-from quasar.core.hf.processors import build_processors
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.none import NoDraft
+from quasar.hf.processors import build_processors
 
 FAMILY = "llama-gqa"
 NAMES = tuple(PROMPTS)

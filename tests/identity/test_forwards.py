@@ -7,10 +7,10 @@ import torch
 from harness import PROMPTS
 from tiny_models import FAMILIES, VOCAB, WINDOW, rounding, tiny_model
 
-from quasar.core import session as session_module
 from quasar.core import trees
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models import session as session_module
+from quasar.models.session import Session
 
 
 def alone(model, ids) -> torch.Tensor:

@@ -9,10 +9,10 @@ from harness import DRAFTERS, GAMMA, PROMPTS, generate, params, plain, requests,
 from tiny_models import FAMILIES, SLIDING, WINDOW, rounding, tiny_model
 
 from quasar.acceptors.coupled import Coupled
-from quasar.core.session import Session
 from quasar.core.types import Draft
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.none import NoDraft
+from quasar.models.session import Session
 
 BATCHES = {"one": ("looping",), "ragged": ("looping", "single", "long")}
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -8,9 +8,9 @@ from tiny_models import Models, tiny_model
 
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.engine import Engine
-from quasar.core.session import Session
 from quasar.core.types import Draft
 from quasar.drafters.none import NoDraft
+from quasar.models.session import Session
 from quasar.verifiers.int8 import Int8
 
 every_family = pytest.mark.parametrize("family", ["llama-gqa", "gpt2"])

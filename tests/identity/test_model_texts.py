@@ -12,13 +12,13 @@ from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.relaxed import Relaxed
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.engine import Engine
-from quasar.core.session import Session
 from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.none import NoDraft
 from quasar.drafters.pruned import Pruned
 from quasar.drafters.recycling import Recycling
 from quasar.drafters.suffix import Suffix
 from quasar.drafters.universal import Universal
+from quasar.models.session import Session
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.pruned import Pruned as PrunedVerifier
 
@@ -138,7 +138,7 @@ def test_a_chain_forwards_every_token_once():
         return sessions[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("quasar.core.model_drafter.Session", noted)
+        patch.setattr("quasar.models.drafter.Session", noted)
         (done,) = generate("llama-gqa", drafter, requests(("long",), sampling))
     (session,) = sessions
     # a step forwards what it missed of the last one, two tokens at most, and its own tokens but the last
@@ -149,7 +149,7 @@ def narrow(size, max_length=MAX_LENGTH):
     """A draft model with another number of token ids, and of positions."""
     import transformers
 
-    from quasar.core.hf.adapter import HFModel
+    from quasar.hf.adapter import HFModel
 
     torch.manual_seed(4)
     config = transformers.GPT2Config(

@@ -6,7 +6,7 @@ import transformers
 from tiny_models import CONFIGS
 
 from quasar.core.errors import ConfigError, UnsupportedModelError
-from quasar.core.hf.loading import find_model, load_model
+from quasar.hf.loading import find_model, load_model
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 11}
 STATEFUL = {

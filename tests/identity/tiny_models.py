@@ -5,8 +5,8 @@ from functools import cache
 import torch
 import transformers
 
-from quasar.core.hf.adapter import HFModel
-from quasar.core.testing_model import Letters
+from quasar.hf.adapter import HFModel
+from quasar.testing.tiny_model import Letters
 
 VOCAB = 97
 MAX_LENGTH = 192

@@ -102,7 +102,7 @@ def run_python(site, *arguments):
 LOOK = """
 import dataclasses, json, os
 from quasar.core.errors import PluginError
-from quasar.core.plugins import load_registry
+from quasar.plugins.registry import load_registry
 
 def listing(registry):
     return [dataclasses.asdict(line) for line in registry.listing()]

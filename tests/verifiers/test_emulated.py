@@ -7,15 +7,15 @@ import torch
 
 from quasar.cli import main
 from quasar.core.errors import ConfigError
-from quasar.core.hf.tiny import TinyModels
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models.session import Session
+from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.fp8 import Fp8
 from quasar.verifiers.int4 import Int4
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.quantization import torchao as torchao_file
-from quasar.verifiers.quantization.convert import available_backends
 from quasar.verifiers.quantization.emulated import EmulatedFp8Linear, EmulatedInt4Linear, fp8_rows
+from quasar.verifiers.quantization.replace_layers import available_backends
 from quasar.verifiers.quantization.scheme import NotQuantizedError
 from quasar.verifiers.quantization.torchao import TorchaoFp8Linear, TorchaoInt4Linear, gpu_obstacle
 from tests.compare.conftest import save_tiny_model

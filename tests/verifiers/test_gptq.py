@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quasar.core import own_texts as own_texts_module
 from quasar.core.errors import ConfigError
-from quasar.core.hf.tiny import TinyModels
-from quasar.core.quantization import MAX_STEPS, quantize_rows, quantize_weight
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models import own_texts as own_texts_module
+from quasar.models.int8_format import MAX_STEPS, quantize_rows, quantize_weight
+from quasar.models.session import Session
+from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.quantization import calibration, compensated
 from quasar.verifiers.quantization.gptq import DAMPING, input_order

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from quasar.core.decoders import LinearLayer
 from quasar.core.errors import ConfigError
-from quasar.core.quantization import quantize_rows, quantize_weight
+from quasar.models.int8_format import quantize_rows, quantize_weight
 from quasar.verifiers.quantization import torchao as torchao_file
-from quasar.verifiers.quantization.convert import available_backends, choose_backend, convert
+from quasar.verifiers.quantization.replace_layers import available_backends, choose_backend, convert
 
 USABLE = [name for name, reason in available_backends().items() if reason is None]
 every_backend = pytest.mark.parametrize("backend", USABLE)

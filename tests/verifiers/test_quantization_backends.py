@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from quasar.verifiers.quantization.convert import available_backends
 from quasar.verifiers.quantization.fbgemm import FbgemmLinear
 from quasar.verifiers.quantization.reference import ReferenceLinear
+from quasar.verifiers.quantization.replace_layers import available_backends
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 from quasar.verifiers.quantization.torchao import TorchaoLinear
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from quasar.core.errors import ConfigError
-from quasar.core.quantization import quantize_weight
+from quasar.models.int8_format import quantize_weight
 from quasar.verifiers.quantization import fbgemm as fbgemm_file
 from quasar.verifiers.quantization import torchao as torchao_file
-from quasar.verifiers.quantization.convert import available_backends, choose_backend
 from quasar.verifiers.quantization.fbgemm import FbgemmLinear
 from quasar.verifiers.quantization.reference import ReferenceLinear
+from quasar.verifiers.quantization.replace_layers import available_backends, choose_backend
 from quasar.verifiers.quantization.torchao import TorchaoLinear
 
 USABLE = [name for name, reason in available_backends().items() if reason is None]
@@ -138,7 +138,7 @@ def test_torchao_weights_are_int8_with_activation_scales_per_row(shape):
 def test_torchao_is_imported_late_and_silently():
     program = (
         "import sys, logging\n"
-        "from quasar.verifiers.quantization.convert import available_backends\n"
+        "from quasar.verifiers.quantization.replace_layers import available_backends\n"
         "assert 'torchao' not in sys.modules\n"
         "assert available_backends()['torchao'] is None\n"
         "assert 'torchao' in sys.modules\n"

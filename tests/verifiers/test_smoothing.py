@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from quasar.core.errors import ConfigError, UnsupportedModelError
-from quasar.core.hf.tiny import TinyModels
-from quasar.core.own_texts import own_texts
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models.own_texts import own_texts
+from quasar.models.session import Session
+from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.smoothing import STEPS_PER_OCTAVE, choose_factors, fold, rounding_error
@@ -157,7 +157,7 @@ def outliers(rows=64, channels=24):
 
 
 def test_the_expected_error_is_that_of_real_roundings():
-    from quasar.core.quantization import quantize_rows
+    from quasar.models.int8_format import quantize_rows
 
     x, w = outliers(2000)
     exact = x @ w.T

@@ -8,20 +8,20 @@ import torch
 from quasar.acceptors.stochastic import Stochastic
 from quasar.compare.config import load_run
 from quasar.core.cache import KVCache
-from quasar.core.composition import compose, fit
 from quasar.core.config import PipelineSpec, validate
 from quasar.core.context import Context, Row, TokenView
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import CompositionError
 from quasar.core.models import Block
-from quasar.core.plugins import load_registry
 from quasar.core.sampling import SamplingParams
-from quasar.core.session import Session
 from quasar.core.streams import Streams
-from quasar.core.testing import TinyModels, check_component
 from quasar.core.types import Draft
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.none import NoDraft
+from quasar.models.session import Session
+from quasar.pipelines.composition import compose, fit
+from quasar.plugins.registry import load_registry
+from quasar.testing import TinyModels, check_component
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.quasar import Quasar

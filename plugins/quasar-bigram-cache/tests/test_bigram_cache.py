@@ -6,7 +6,7 @@ from quasar_bigram_cache.drafter import BigramCache, SuccessorTable
 from quasar import SamplingParams
 from quasar.core.context import Context, Row, TokenView
 from quasar.core.streams import Streams
-from quasar.core.testing import check_component
+from quasar.testing import check_component
 
 
 def make_context(*texts):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from quasar.core.decoders import LinearLayer
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.quantization import activation_steps, quantize_weight
+from quasar.models.int8_format import activation_steps, quantize_weight
 from quasar_cpu.library import KINDS, Matrix, library
 
 _BLOCK = 16

@@ -8,10 +8,10 @@ import torch
 import transformers
 from quasar_cpu.backend import NativeCpu
 
-from quasar.core.hf.adapter import HFModel
-from quasar.core.session import Session
 from quasar.core.trees import prefixes
 from quasar.core.types import Draft
+from quasar.hf.adapter import HFModel
+from quasar.models.session import Session
 
 VOCAB = 101
 CHUNK = 128

@@ -8,10 +8,10 @@ import torch
 from native_models import FAMILIES, model, module, native, text_of, tree, words
 
 from quasar.core.cache import KVCache
-from quasar.core.hf.adapter import HFModel
-from quasar.core.session import Session
 from quasar.core.types import Draft
-from quasar.verifiers.quantization.convert import convert
+from quasar.hf.adapter import HFModel
+from quasar.models.session import Session
+from quasar.verifiers.quantization.replace_layers import convert
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 

@@ -14,10 +14,10 @@ from quasar_cpu.library import ISAS, library
 from quasar_cpu.model import NativeModel
 
 from quasar.core.errors import ConfigError, UnsupportedModelError
-from quasar.core.hf.adapter import HFModel
-from quasar.core.hf.tiny import TinyModels
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.hf.adapter import HFModel
+from quasar.models.session import Session
+from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 
@@ -252,7 +252,7 @@ def test_fewer_threads_than_torch_has_are_enough():
     script = """
 import torch
 from native_models import native
-from quasar.core.session import Session
+from quasar.models.session import Session
 from quasar.core.types import Draft
 torch.set_num_threads(2)
 print(Session(native("llama-gqa", torch.float32, "full"), 1).forward([[1, 2, 3]], Draft.empty(1)).sum().item())

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_models import CHUNK, DTYPES, FAMILIES, PRECISIONS, native, one_by_one, text_of, tree, words
 
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models.session import Session
 
 pytestmark = pytest.mark.usefixtures("isa")
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -121,7 +121,7 @@ def test_without_kernels_the_tests_of_the_kernels_are_skipped_with_the_reason(un
 
 AUTO = """
 from quasar.core.errors import ConfigError
-from quasar.core.hf.tiny import TinyModels
+from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.full import Full
 from quasar_cpu.backend import NativeCpu
 

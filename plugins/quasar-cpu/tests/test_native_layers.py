@@ -7,14 +7,14 @@ import torch
 from native_models import CHUNK, DTYPES, FAMILIES, PRECISIONS, native, one_by_one, text_of, tree
 
 from quasar.acceptors.coupled import Coupled
-from quasar.core.early_exit import StagedSession
 from quasar.core.engine import Engine, Request
 from quasar.core.sampling import SamplingParams
-from quasar.core.session import Session
 from quasar.core.types import Draft
 from quasar.drafters.layer_skip import LayerSkip
 from quasar.drafters.none import NoDraft
 from quasar.drafters.pld_plus import PldPlus
+from quasar.models.session import Session
+from quasar.models.stages import StagedSession
 from quasar.verifiers.full import Full
 
 pytestmark = pytest.mark.usefixtures("isa")

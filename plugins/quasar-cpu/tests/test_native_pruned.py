@@ -8,9 +8,9 @@ from quasar_cpu.model import NativeModel
 from test_native_backend import Models, loaded
 
 from quasar.core.errors import ConfigError
-from quasar.core.session import Session
 from quasar.core.types import Draft
 from quasar.drafters.pruned import Pruned
+from quasar.models.session import Session
 from quasar.verifiers.full import Full
 from quasar.verifiers.pruned import Pruned as PrunedVerifier
 
@@ -60,7 +60,7 @@ def test_no_weight_is_there_twice(kind, dtype):
 def test_the_fastest_backend_of_the_whole_model_serves_its_copy(kind, monkeypatch):
     chosen = []
     monkeypatch.setattr(
-        "quasar.core.backend_choice._fastest", lambda target, fitting: chosen.append(target) or "native_cpu"
+        "quasar.models.backend_choice._fastest", lambda target, fitting: chosen.append(target) or "native_cpu"
     )
     models = Models(model("llama-gqa"))
     for _ in range(2):

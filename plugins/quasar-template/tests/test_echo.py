@@ -4,7 +4,7 @@ from quasar_template.echo import Echo
 from quasar import SamplingParams
 from quasar.core.context import Context, Row, TokenView
 from quasar.core.streams import Streams
-from quasar.core.testing import check_component
+from quasar.testing import check_component
 
 
 def propose(*rows, budget=None, **options):

@@ -11,13 +11,13 @@ from typing import Any
 from quasar.core.clock import device_clock
 from quasar.core.components import Drafter, Verifier
 from quasar.core.context import Context, Row, TokenView
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.core.sampling import SamplingParams
-from quasar.core.session import Session
 from quasar.core.streams import Streams
 from quasar.core.types import Draft
+from quasar.models.session import Session
+from quasar.models.verifier import ModelVerifier
 
 _CONTEXTS, _REPEATS = (128, 1024), 10
 _STEP = 64

@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from quasar.core.decoders import LinearLayer
 from quasar.core.errors import ConfigError
-from quasar.core.home import quasar_home
 from quasar.core.models import LanguageModel
-from quasar.core.own_texts import own_texts
 from quasar.core.providers import TextCodec
-from quasar.core.session import Session
 from quasar.core.types import Draft
+from quasar.models.disk_cache import quasar_home
+from quasar.models.own_texts import own_texts
+from quasar.models.session import Session
 
 TEXTS, TOKENS = 8, 128
 """Size of the text that a model samples from itself."""

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from quasar.core.decoders import LinearLayer
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.home import quasar_home, remember_tensors, remembered_tensors
 from quasar.core.models import LanguageModel
-from quasar.core.own_texts import fingerprint, remembered_own_texts
-from quasar.core.progress import progress_bar
 from quasar.core.providers import ModelProvider
+from quasar.models.disk_cache import quasar_home, remember_tensors, remembered_tensors
+from quasar.models.own_texts import fingerprint, remembered_own_texts
+from quasar.models.progress import progress_bar
 from quasar.verifiers.quantization import calibration
-from quasar.verifiers.quantization.convert import unsuitable
 from quasar.verifiers.quantization.gptq import InputOrder, compensated, input_order
+from quasar.verifiers.quantization.replace_layers import unsuitable
 
 _VERSION = 1
 """Part of the key on disk; raise it when the same model and text would give other integers."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from quasar.core.errors import ConfigError
-from quasar.core.quantization import MAX_STEPS, quantize_weight
+from quasar.models.int8_format import MAX_STEPS, quantize_weight
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 
 _ZERO_POINT = 128

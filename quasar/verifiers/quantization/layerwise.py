@@ -9,10 +9,10 @@ from pydantic import Field
 from torch import Tensor
 
 from quasar.core.errors import ConfigError
-from quasar.core.model_verifier import ModelVerifier
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
-from quasar.verifiers.quantization.convert import ConversionReport, matching_layers, replace_layers
+from quasar.models.verifier import ModelVerifier
+from quasar.verifiers.quantization.replace_layers import ConversionReport, matching_layers, replace_layers
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 
 

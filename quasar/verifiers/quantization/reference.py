@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quasar.core.quantization import MAX_STEPS, activation_steps, quantize_rows, quantize_weight
+from quasar.models.int8_format import MAX_STEPS, activation_steps, quantize_rows, quantize_weight
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from quasar.core.quantization import MAX_STEPS
+from quasar.models.int8_format import MAX_STEPS
 
 
 class NotQuantizedError(Exception):

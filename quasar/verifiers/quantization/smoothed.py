@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from quasar.core.backend_choice import full_precision
 from quasar.core.backends import Backend
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.home import remember, remembered
 from quasar.core.models import LanguageModel
-from quasar.core.own_texts import fingerprint
-from quasar.core.progress import progress_bar
 from quasar.core.providers import ModelProvider
+from quasar.models.backend_choice import full_precision
+from quasar.models.disk_cache import remember, remembered
+from quasar.models.own_texts import fingerprint
+from quasar.models.progress import progress_bar
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.smoothing import choose_factors, fold
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from quasar.core.models import ChannelGroup, LanguageModel
-from quasar.core.quantization import MAX_STEPS, activation_steps
+from quasar.models.int8_format import MAX_STEPS, activation_steps
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """What the search tries for every input."""
@@ -79,7 +79,7 @@ def fold(model: LanguageModel, logs: Mapping[str, Sequence[int]]) -> None:
 def rounding_error(rows: Tensor, weight: Tensor, factors: Tensor, size: Tensor, row_steps: int = MAX_STEPS) -> float:
     """Return the expected squared error of W8A8 products relative to their size, the mean over rows.
 
-    Every rounding is taken for an independent error of a step² ÷ 12, steps being those of ``quasar.core.quantization``.
+    Every rounding is taken for an independent error of a step² ÷ 12, with the steps of ``quasar.models.int8_format``.
 
     Args:
         rows: inputs ``[rows, in]``.

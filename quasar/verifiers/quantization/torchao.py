@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from quasar.core.quantization import MAX_STEPS
+from quasar.models.int8_format import MAX_STEPS
 from quasar.verifiers.quantization.scheme import NotQuantizedError, QuantizedLinear
 
 

@@ -1,1 +1,0 @@
-"""``quasar datastore``: make what the drafter ``retrieval`` copies from."""

@@ -1,0 +1,1 @@
+"""From names to a pipeline that is loaded and ready."""

@@ -1,0 +1,1 @@
+"""What is installed: hooks, where plugins come from, what is checked of them, and the registry."""

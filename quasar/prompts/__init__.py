@@ -1,0 +1,1 @@
+"""Prompts of a measurement: bundled ones, files, and their layout as conversations."""

@@ -1,0 +1,225 @@
+"""Requests of the conformance kit: the list of faults, contexts that watch over themselves, and runs of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from quasar.core.components import Acceptor, Drafter
+from quasar.core.context import Context, LogitsProcessor, Row, TokenView
+from quasar.core.engine import Engine, Request
+from quasar.core.records import Generation
+from quasar.core.sampling import SamplingParams
+from quasar.core.streams import Streams, draw
+from quasar.core.types import Draft
+from quasar.testing.laws import SMALLEST_P, texts_against_law
+from quasar.testing.references import TARGET, TableVerifier
+
+Kind = TypeVar("Kind")
+
+PROMPTS: tuple[tuple[int, ...], ...] = ((3,), (2, 2, 2, 2, 2), (1, 4, 1), (0, 1, 2, 3, 4, 5, 6, 0, 1, 2))
+"""A single token, a repeated one, a short text, and one that holds the whole vocabulary and repeats its beginning."""
+
+_SUSPICIOUS_P = 0.02
+
+
+class Fault(StrEnum):
+    """What the kit can find; a line of a report begins with one of these."""
+
+    TRAITS = "wrong traits"
+    DOCS = "too few docs"
+    RAISES = "raises an exception"
+    SHAPE = "wrong shape"
+    RANGE = "ids out of range"
+    BUDGET = "draft exceeds the budget"
+    FINISHED = "draft for a finished row"
+    MUTATION = "mutated context"
+    CHANCE = "not deterministic"
+    MEMORY = "state kept across prompts"
+    FOREIGN = "foreign random numbers"
+    PROCESSORS = "law from before the processors"
+    LAW = "tokens do not follow their law"
+    PATH = "path that is not in the draft"
+    EXACTNESS = "false claim of exactness"
+    STREAM = "false claim of the target stream"
+    NEIGHBOURS = "depends on what stands beside it"
+
+
+@dataclass
+class Findings:
+    """Faults found so far, the first example of each."""
+
+    details: dict[Fault, str] = field(default_factory=dict)
+
+    def add(self, fault: Fault, detail: str) -> None:
+        """Note a fault; only the first of a kind is kept."""
+        self.details.setdefault(fault, " ".join(detail.split()))
+
+    def __bool__(self) -> bool:
+        return bool(self.details)
+
+    def lines(self) -> list[str]:
+        """Return one line a fault."""
+        return [f"{fault}: {detail}" for fault, detail in self.details.items()]
+
+
+class KeepLikely:
+    """Processor: divide by a temperature and keep the ``count`` largest logits, exactly that many."""
+
+    needs_prefix = False
+
+    def __init__(self, temperature: float, count: int) -> None:
+        self.temperature, self.count = temperature, count
+
+    def __call__(self, prefix: Tensor, logits: Tensor) -> Tensor:
+        """Return processed logits ``[n, vocab]``."""
+        kept = logits.topk(self.count, dim=-1).indices
+        return torch.full_like(logits, -torch.inf).scatter(-1, kept, logits.gather(-1, kept) / self.temperature)
+
+
+class NoRepeat:
+    """Processor: the next token differs from the one before it."""
+
+    needs_prefix = True
+
+    def __call__(self, prefix: Tensor, logits: Tensor) -> Tensor:
+        """Return processed logits ``[n, vocab]``."""
+        return logits.scatter(-1, prefix[:, -1:], -torch.inf)
+
+
+SETTINGS: tuple[tuple[float, tuple[LogitsProcessor, ...]], ...] = (
+    (1.0, ()),
+    (0.0, ()),
+    (0.6, (KeepLikely(temperature=0.6, count=2),)),
+    (1.0, (NoRepeat(),)),
+)
+"""Temperature and processors that every component is tried with; the first is without any."""
+
+
+class SpyStreams(Streams):
+    """Streams that remember whose random numbers were asked for, as (purpose, level)."""
+
+    def __init__(self, requests: Sequence[tuple[int, str, int]]) -> None:
+        super().__init__(requests)
+        self.asked: set[tuple[str, int]] = set()
+
+    def own(self, purpose: str, nodes: Tensor, committed: Tensor, level: int = 0) -> Tensor:
+        """As ``Streams.own``."""
+        self.asked.add((purpose, level))
+        return super().own(purpose, nodes, committed, level)
+
+
+def make_context(
+    prompts: Sequence[Sequence[int]],
+    temperature: float,
+    processors: tuple[LogitsProcessor, ...] = (),
+    samples: Sequence[int] | None = None,
+) -> Context:
+    """Return a context in which the prompts were read and one token of each was committed, as the engine leaves it.
+
+    Args:
+        prompts: ids per row.
+        temperature: of every row; processors do the dividing.
+        processors: of every row.
+        samples: sample index of every row, 0 if not given.
+    """
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=16)
+    numbers = samples or [0] * len(prompts)
+    texts = [list(prompt) for prompt in prompts]
+    rows = tuple(
+        Row(TokenView(ids), len(ids), f"prompt {ids[:9]}", number, sampling, processors)
+        for ids, number in zip(texts, numbers, strict=True)
+    )
+    streams = SpyStreams([(sampling.seed, row.prompt_id, row.sample_index) for row in rows])
+    context = Context(rows, streams)
+    verification = TableVerifier().verify(context, Draft.empty(len(rows)))
+    tokens = draw(verification.probs[:, 0], streams.target(context.committed()[:, None])[:, 0])
+    for ids, token in zip(texts, tokens.tolist(), strict=True):
+        ids.append(token)
+    context.verification = verification
+    return context
+
+
+def processor_of(context: Context, kind: type[Kind]) -> Kind | None:
+    """Return the rows' processor of this class, if they have one."""
+    return next((each for each in context.rows[0].processors if isinstance(each, kind)), None)
+
+
+class Guard:
+    """Remembers a context, and says afterwards what was changed in it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._rows, self._streams = context, context.rows, context.streams
+        self._ids = [list(row.token_ids) for row in context.rows]
+        self._verification = context.verification
+        self._tensors = [each.clone() for each in self._seen()]
+        self._neighbour = object()
+        self._scratch = context.scratch(self._neighbour, lambda: ["somebody else's"])
+
+    def _seen(self) -> list[Tensor]:
+        verification = self._verification
+        if verification is None:
+            return []
+        return [each for each in (verification.probs, verification.logits) if each is not None]
+
+    def changed(self) -> str | None:
+        """Return what was changed, ``None`` if nothing was."""
+        context = self._context
+        if context.rows is not self._rows or context.streams is not self._streams:
+            return "the rows or the streams were replaced"
+        if [list(row.token_ids) for row in context.rows] != self._ids:
+            return "committed ids were changed"
+        if context.verification is not self._verification:
+            return "the verification was replaced"
+        if not all(torch.equal(old, new) for old, new in zip(self._tensors, self._seen(), strict=True)):
+            return "the tensors of the last verification were changed"
+        kept = context.scratch(self._neighbour, lambda: ["new"])
+        if kept is not self._scratch or kept != ["somebody else's"]:
+            return "the scratch of another component was changed"
+        return None
+
+
+def generate(
+    drafter: Drafter,
+    acceptor: Acceptor,
+    prompts: Sequence[Sequence[int]],
+    temperature: float,
+    length: int,
+    samples: Sequence[int] | None = None,
+    verifier: Any = None,
+) -> list[Generation]:
+    """Run the engine over the table, without processors."""
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=length)
+    numbers = samples or [0] * len(prompts)
+    requests = [
+        Request(prompt, sampling, f"prompt {list(prompt)[:9]}", number)
+        for prompt, number in zip(prompts, numbers, strict=True)
+    ]
+    return Engine(drafter, verifier or TableVerifier(), acceptor).generate(requests)
+
+
+def probability_of_texts(drafter: Drafter, acceptor: Acceptor, count: int) -> float:
+    """Return the probability of texts as far from the target's law as those of this pipeline, at temperature 1.
+
+    Args:
+        drafter: of the pipeline.
+        acceptor: of the pipeline.
+        count: texts to look at; a suspicion is followed up with five times as many others, and these decide.
+    """
+    prompt, p = PROMPTS[-1], 1.0
+    for samples in (range(count), range(count, 6 * count)):
+        done = generate(drafter, acceptor, [prompt] * len(samples), 1.0, 4, samples)
+        texts = torch.tensor([each.token_ids for each in done])
+        p = texts_against_law(texts, TARGET.double().softmax(dim=-1), prompt[-1])
+        if not SMALLEST_P < p < _SUSPICIOUS_P:
+            break
+    return p
+
+
+Make = Callable[[], Any]
+"""Makes a fresh, loaded instance of the component under test."""
