@@ -133,7 +133,7 @@ def race(arguments: argparse.Namespace) -> int:
         "eos_ids": list(eos_ids), "threads": arguments.threads, "arms": [arm.name for arm in arms],
         "arm_limits": limits,
         "prompts": {prompt.question: hashed(prompt.ids) for prompt in prompts},
-        "pipelines": {arm.name: arm.composition.resolved() for arm in run.arms},
+        "pipelines": {arm.name: arm.composition.as_yaml() for arm in run.arms},
     }  # fmt: skip
     store = Store(arguments.out)
     where = {**environment("cpu"), "command": command(), "busy_processors_at_start": others}

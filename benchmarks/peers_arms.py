@@ -63,7 +63,7 @@ def our_arms(run: Run, source: Any, tokenizer: Any, eos_ids: tuple[int, ...]) ->
             [done] = pipeline.run(requests, lambda row, new: steps.append((time.perf_counter() - started, len(new))))
             return list(done.token_ids), steps
 
-        return answer, {**arm.composition.resolved(), **arm.composition.verifier.describe()}
+        return answer, {**arm.composition.as_yaml(), **arm.composition.verifier.describe()}
 
     for arm in run.arms:
         yield Arm(arm.name, QUASAR, lambda arm=arm: load(arm), arm.reference)

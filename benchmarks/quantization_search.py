@@ -32,7 +32,7 @@ from quasar.fidelity.command import as_ids, choose_questions, continuations
 from quasar.fidelity.measure import Continuation, differences, summary, teacher_forced
 from quasar.hf import loading
 from quasar.models.int8_format import activation_steps
-from quasar.models.own_texts import own_texts
+from quasar.models.self_sampled import self_sampled_texts
 from quasar.pipelines.composition import compose
 from quasar.pipelines.pipeline import Pipeline
 from quasar.plugins.registry import load_registry
@@ -107,7 +107,9 @@ class Search:
         start, target = self._tokenizer.conversation_start(), self.models.target("float32")
         texts = self._once(
             "own-texts",
-            lambda: self._stored("own-texts", lambda: own_texts(target, self._texts, calibration.TOKENS, start)),
+            lambda: self._stored(
+                "own-texts", lambda: self_sampled_texts(target, self._texts, calibration.TOKENS, start)
+            ),
         )
         names = [group.readers[0] for group in model.channel_groups()]
         return calibration.input_rows(model, names, texts, limit)

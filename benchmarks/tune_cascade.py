@@ -73,7 +73,7 @@ class Measured:
     def forwards(self, level: int) -> list[tuple[int, float]]:
         """Return columns and seconds of every forward of a level, 0 being the outermost."""
         steps = [step for done in self.generations for step in (*done.steps, *done.inner_steps)]
-        return [(s.rows_forwarded, s.seconds_verify) for s in steps if s.level == level and not s.is_prefill]
+        return [(s.positions_forwarded, s.seconds_verify) for s in steps if s.level == level and not s.is_prefill]
 
 
 class Bench:

@@ -129,7 +129,8 @@ def _add_models(commands: Any) -> None:
 
 
 def _load(arguments: argparse.Namespace, **more: Any) -> Any:
-    from quasar.compare.config import load_run, preset_names
+    from quasar.compare.config import load_run
+    from quasar.compare.preset_files import preset_names
 
     if (arguments.file is None) == (arguments.preset is None):
         raise ConfigError(f"give either FILE.yaml or --preset NAME (one of {', '.join(preset_names())}).")

@@ -10,7 +10,7 @@ from torch import Tensor
 from quasar.acceptors.rules.exact import accept_exactly, drawn_from
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
-from quasar.core.laws import residual
+from quasar.core.distributions import residual
 from quasar.core.streams import draw, uniforms
 from quasar.core.types import Acceptance, Verification
 
@@ -19,29 +19,29 @@ class Block(Acceptor):
     """Lossless acceptance that judges a block as a whole: for sampled drafts never shorter on average.
 
     The ratio test gives up at the first token that the target finds too unlikely; here a later token that the target
-    likes better than the draft did makes up for it. A point mass has probability 1, which no target law exceeds, so
-    there is nothing to make up for: rows of point masses are sampled and compared as in ``stochastic``.
+    likes better than the draft did makes up for it. A point mass has probability 1, which no target distribution
+    exceeds, so there is nothing to make up for: rows of point masses are sampled and compared as in ``stochastic``.
 
     Source: Sun et al., "Block verification accelerates speculative decoding", arXiv 2403.10444, Algorithm 2, for
     chains; for trees the same recursion from the leaves, Weng et al., "Traversal verification", arXiv 2505.12398.
     """
 
     name = "block"
-    laws = frozenset({"none", "point_mass", "sampled"})
     exact = True
     target_stream = True
 
     def accept(self, verification: Verification, context: Context) -> Acceptance:
-        """Return the accepted path; committed tokens follow the verifier's law."""
+        """Return the accepted path; committed tokens follow the verifier's distribution."""
         return accept_exactly(verification, context, traverse)
 
 
 def traverse(verification: Verification, context: Context) -> Acceptance:
     """Accept a slot with the whole path to it, deepest slots first.
 
-    A slot has a weight, the probability that it or something below it is accepted: min(1, weight · target ÷ draft law)
-    of its parent's weight and law. Where a trial is rejected, its parent keeps the rest of its weight and the residual
-    of its law, for the trials after it and at last for itself. The root's weight is 1, so it is accepted if nothing is.
+    A slot has a weight, the probability that it or something below it is accepted: min(1, weight · target ÷ draft
+    distribution) of its parent's weight and distribution. Where a trial is rejected, its parent keeps the rest of its
+    weight and the residual of its distribution, for the trials after it and at last for itself. The root's weight is 1,
+    so it is accepted if nothing is.
     """
     draft, trials, probs = verification.draft, verification.draft.trials, verification.probs
     assert trials is not None
@@ -57,19 +57,19 @@ def traverse(verification: Verification, context: Context) -> Acceptance:
     paths = [_path(slot, row) for slot, row in zip(slots, parents, strict=True)]
     padded = torch.tensor([[*path, *[0] * (draft.nodes - len(path))] for path in paths])
     keys = context.streams.own("next", state.slot[:, None].cpu(), committed, context.level)
-    law = state.laws[torch.arange(draft.batch), state.slot]
-    return Acceptance(padded, torch.tensor(list(map(len, paths))), draw(law, keys[:, 0]).cpu())
+    distribution = state.distributions[torch.arange(draft.batch), state.slot]
+    return Acceptance(padded, torch.tensor(list(map(len, paths))), draw(distribution, keys[:, 0]).cpu())
 
 
 class _Traversal:
-    """Weights and laws of all slots while the trials are gone through, and the slot that was accepted."""
+    """Weights and distributions of all slots while the trials are gone through, and the slot that was accepted."""
 
     def __init__(self, verification: Verification) -> None:
         self._draft, self._probs = verification.draft, verification.probs
         trials = verification.draft.trials
         assert trials is not None
         self._trials = trials
-        self.laws = self._probs.clone()  # [batch, nodes + 1, vocab]
+        self.distributions = self._probs.clone()  # [batch, nodes + 1, vocab]
         self._weights = torch.zeros_like(self._probs[..., 0])
         self._weights[:, 0] = 1
         self._open = torch.ones_like(self._weights[:, 0], dtype=torch.bool)
@@ -88,19 +88,21 @@ class _Traversal:
         slot, parent = node + 1, self._draft.parents[rows, node].where(turn != 0, 0)
         turn = turn.to(self._probs.device)
         drafted = drawn_from(self._draft, self._trials, trial, self._probs)
-        law, weight = self.laws[rows, parent], self._weights[rows, parent]
-        token = self._draft.token_ids[rows, node].where(turn.cpu() != 0, 0).to(law.device)[:, None]
-        ratio = entered(weight, law.gather(1, token)[:, 0], drafted.gather(1, token)[:, 0])
+        distribution, weight = self.distributions[rows, parent], self._weights[rows, parent]
+        token = self._draft.token_ids[rows, node].where(turn.cpu() != 0, 0).to(distribution.device)[:, None]
+        ratio = entered(weight, distribution.gather(1, token)[:, 0], drafted.gather(1, token)[:, 0])
         enters, own = turn > 0, self._weights[rows, slot]
         passed = (turn < 0) & self._open & (tests[rows, trial] < own)
         self._weights[rows, slot] = torch.where(enters, ratio, own)
-        self.laws[rows, slot] = torch.where(enters[:, None], self._probs[rows, slot], self.laws[rows, slot])
+        self.distributions[rows, slot] = torch.where(
+            enters[:, None], self._probs[rows, slot], self.distributions[rows, slot]
+        )
         self.slot = torch.where(passed, slot.to(turn.device), self.slot)
         self._open = self._open & ~passed
         rejected = (turn < 0) & self._open
-        left, after = rejected_trial(weight, law, drafted)
+        left, after = rejected_trial(weight, distribution, drafted)
         self._weights[rows, parent] = torch.where(rejected, left, weight)
-        self.laws[rows, parent] = torch.where(rejected[:, None], after, law)
+        self.distributions[rows, parent] = torch.where(rejected[:, None], after, distribution)
 
 
 def entered(weight: Tensor, target_prob: Tensor, draft_prob: Tensor) -> Tensor:
@@ -108,15 +110,15 @@ def entered(weight: Tensor, target_prob: Tensor, draft_prob: Tensor) -> Tensor:
     return (weight * target_prob / draft_prob).clamp_max(1)
 
 
-def rejected_trial(weight: Tensor, law: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a rejected trial leaves to its parent: the weight ``[batch]``, and the law ``[batch, vocab]``.
+def rejected_trial(weight: Tensor, distribution: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a rejected trial leaves to its parent: weight ``[batch]`` and distribution ``[batch, vocab]``.
 
     Args:
         weight: of the parent before. ``[batch]``
-        law: of the token after the parent, given the rejections so far. ``[batch, vocab]``
+        distribution: of the token after the parent, given the rejections so far. ``[batch, vocab]``
         drafted: what the rejected token was drawn from. ``[batch, vocab]``
     """
-    wanted = weight[:, None] * law
+    wanted = weight[:, None] * distribution
     rest = (wanted - drafted).clamp_min(0).sum(dim=1)
     # Nothing is left only if the trial was certain to be accepted, or the weight was 0: then 0 is right.
     return rest / (rest + 1 - weight).clamp_min(torch.finfo(rest.dtype).tiny), residual(wanted, drafted)

@@ -1,4 +1,4 @@
-"""Coupled acceptance: the draft is drawn with the target's own noise, so equal laws agree with certainty."""
+"""Coupled acceptance: the draft is drawn with the target's own noise, so equal distributions agree with certainty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class Coupled(Acceptor):
     """
 
     name = "coupled"
-    laws = frozenset({"none", "point_mass", "sampled"})
     exact = True
     target_stream = True
     couples = True

@@ -1,4 +1,4 @@
-"""Greedy matching: the one-hot law under its usual name."""
+"""Greedy matching: the one-hot distribution under its usual name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from quasar.core.types import Acceptance, Verification
 class Greedy(Acceptor):
     """Keep drafts while they are the target's most likely token; temperature 0 only.
 
-    At temperature 0 a law is one-hot, so this is ``stochastic``; it exists because people look for the name.
+    At temperature 0 a distribution is one-hot, so this is ``stochastic``; it exists because people look for the name.
     """
 
     name = "greedy"
-    laws = frozenset({"none", "point_mass", "sampled"})
     exact = True
     greedy_only = True
     target_stream = True

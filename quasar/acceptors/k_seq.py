@@ -1,4 +1,4 @@
-"""K-SEQ: drafts that were drawn independently from one law are judged together, with what each may still count on."""
+"""K-SEQ: drafts drawn independently from one distribution are judged together, with what each may still count on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from quasar.acceptors.rules.exact import Walk, accept_exactly, drawn_from
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
-from quasar.core.laws import residual
+from quasar.core.distributions import residual
 from quasar.core.streams import draw, uniforms
 from quasar.core.types import Acceptance, Draft, Trials, Verification
 
@@ -17,55 +17,56 @@ _HALVINGS = 40
 
 
 class KSeq(Acceptor):
-    """Lossless acceptance for several independent drafts: each is tested with min(1, target ÷ (ρ · draft law)).
+    """Lossless acceptance for several independent drafts, each tested with min(1, target ÷ (ρ · draft probability)).
 
     ρ is the smallest factor with which the tests never accept a token more often than the target wants it. With one
-    draft it is 1, and this is the ratio test. Siblings from several laws are judged law by law, by what the laws before
-    left. Rows of point masses are sampled and compared as in ``stochastic``.
+    draft it is 1, and this is the ratio test. Siblings from several distributions are judged distribution by
+    distribution, by what the distributions before left. Rows of point masses are sampled and compared as in
+    ``stochastic``.
 
-    Source: SpecTr, Sun et al., arXiv 2310.15141, Algorithms 2 and 3. There all drafts come from one model; one law
+    Source: SpecTr, Sun et al., arXiv 2310.15141, Algorithms 2 and 3. There all drafts come from one model; one
+        distribution
     after another is the multi-step rule of SpecInfer (arXiv 2305.09781) over groups.
     """
 
     name = "k_seq"
-    laws = frozenset({"none", "point_mass", "sampled"})
     exact = True
     target_stream = True
 
     def accept(self, verification: Verification, context: Context) -> Acceptance:
-        """Return the accepted path; committed tokens follow the verifier's law."""
+        """Return the accepted path; committed tokens follow the verifier's distribution."""
         return accept_exactly(verification, context, judge_groups)
 
 
 def judge_groups(verification: Verification, context: Context) -> Acceptance:
-    """Go through the trials group by group; a group is the trials of one law after one slot."""
+    """Go through the trials group by group; a group is the trials of one distribution after one slot."""
     draft, probs = verification.draft, verification.probs
     assert draft.trials is not None
     trials, sizes, ends = grouped(draft, draft.trials)
     walk, rows, committed = Walk(draft.batch, draft.nodes), torch.arange(draft.batch), context.committed()
     numbers = torch.arange(trials.nodes.shape[1]).expand(draft.batch, -1)
     tests = uniforms(context.streams.own("accept", numbers, committed, context.level)).to(probs.device)
-    law = probs[:, 0]  # what the next token must follow, given the groups that were rejected: [batch, vocab]
-    factor = torch.ones_like(law[:, 0])
+    distribution = probs[:, 0]  # what the next token must follow, given the groups that were rejected: [batch, vocab]
+    factor = torch.ones_like(distribution[:, 0])
     for trial in range(trials.nodes.shape[1]):
         slot = trials.nodes[:, trial]
         tried, node = slot > 0, (slot - 1).clamp_min(0)
         active = tried & (draft.parents[rows, node] == walk.slot)
-        token = draft.token_ids[rows, node].where(tried, 0).to(law.device)[:, None]
-        drafted = drawn_from(draft, trials, trial, law)
-        count = sizes[:, trial].to(law)
+        token = draft.token_ids[rows, node].where(tried, 0).to(distribution.device)[:, None]
+        drafted = drawn_from(draft, trials, trial, distribution)
+        count = sizes[:, trial].to(distribution)
         begins = active if trial == 0 else active & ends[:, trial - 1]
         if bool(begins.any()):
-            factor = torch.where(begins.to(law.device), smallest_factor(law, drafted, count), factor)
+            factor = torch.where(begins.to(distribution.device), smallest_factor(distribution, drafted, count), factor)
         # u < target ÷ (ρ · draft), written so that a token of target probability 0 is never accepted
-        passed = tests[:, trial, None] * factor[:, None] * drafted.gather(1, token) < law.gather(1, token)
+        passed = tests[:, trial, None] * factor[:, None] * drafted.gather(1, token) < distribution.gather(1, token)
         accepted = active & passed[:, 0].cpu()
-        over = (active & ~accepted & ends[:, trial])[:, None].to(law.device)
-        law = torch.where(over, after_rejection(law, drafted, factor, count), law)
+        over = (active & ~accepted & ends[:, trial])[:, None].to(distribution.device)
+        distribution = torch.where(over, after_rejection(distribution, drafted, factor, count), distribution)
         walk.descend(accepted, slot)
-        law = torch.where(accepted[:, None].to(law.device), probs[rows, walk.slot], law)
+        distribution = torch.where(accepted[:, None].to(distribution.device), probs[rows, walk.slot], distribution)
     keys = context.streams.own("next", walk.slot[:, None], committed, context.level)
-    return Acceptance(walk.path, walk.count, draw(law, keys[:, 0]).cpu())
+    return Acceptance(walk.path, walk.count, draw(distribution, keys[:, 0]).cpu())
 
 
 def grouped(draft: Draft, trials: Trials) -> tuple[Trials, Tensor, Tensor]:
@@ -78,26 +79,28 @@ def grouped(draft: Draft, trials: Trials) -> tuple[Trials, Tensor, Tensor]:
         ``[batch, trials]``.
     """
     orders, sizes, ends = [], [], []
-    for slots, laws, parents in zip(trials.nodes.tolist(), trials.laws.tolist(), draft.parents.tolist(), strict=True):
+    for slots, distributions, parents in zip(
+        trials.nodes.tolist(), trials.sources.tolist(), draft.parents.tolist(), strict=True
+    ):
         groups: dict[tuple[int, int], list[int]] = {}
-        for trial, (slot, law) in enumerate(zip(slots, laws, strict=True)):
-            # a point mass is a law of its own, and so is what is not tried
-            key = (parents[slot - 1], law) if slot and law >= 0 else (-1, trial)
+        for trial, (slot, distribution) in enumerate(zip(slots, distributions, strict=True)):
+            # a point mass is a distribution of its own, and so is what is not tried
+            key = (parents[slot - 1], distribution) if slot and distribution >= 0 else (-1, trial)
             groups.setdefault(key, []).append(trial)
         orders.append([trial for group in groups.values() for trial in group])
         sizes.append([len(group) for group in groups.values() for _ in group])
         ends.append([trial == group[-1] for group in groups.values() for trial in group])
     order = torch.tensor(orders)
-    ordered = Trials(trials.nodes.gather(1, order), trials.laws.gather(1, order), trials.table)
+    ordered = Trials(trials.nodes.gather(1, order), trials.sources.gather(1, order), trials.table)
     return ordered, torch.tensor(sizes), torch.tensor(ends)
 
 
 def smallest_factor(target: Tensor, drafted: Tensor, count: Tensor) -> Tensor:
-    """Return ρ, from which on 1 − (1 − β)^k ≤ ρ · β with β = Σ min(draft law, target ÷ ρ).
+    """Return ρ, from which on 1 − (1 − β)^k ≤ ρ · β with β = Σ min(draft distribution, target ÷ ρ).
 
     Args:
         target: ``[batch, vocab]``.
-        drafted: the law of the drafts. ``[batch, vocab]``
+        drafted: the distribution of the drafts. ``[batch, vocab]``
         count: k. ``[batch]``
 
     Returns:
@@ -113,7 +116,7 @@ def smallest_factor(target: Tensor, drafted: Tensor, count: Tensor) -> Tensor:
 
 
 def after_rejection(target: Tensor, drafted: Tensor, factor: Tensor, count: Tensor) -> Tensor:
-    """Return the law of the next token once all ``count`` drafts of a group were rejected, ``[batch, vocab]``.
+    """Return the distribution of the next token once all ``count`` drafts of a group were rejected, ``[batch, vocab]``.
 
     Args:
         target: ``[batch, vocab]``.

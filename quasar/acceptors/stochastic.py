@@ -15,10 +15,9 @@ class Stochastic(Acceptor):
     """
 
     name = "stochastic"
-    laws = frozenset({"none", "point_mass", "sampled"})
     exact = True
     target_stream = True
 
     def accept(self, verification: Verification, context: Context) -> Acceptance:
-        """Return the accepted path; committed tokens follow the verifier's law."""
+        """Return the accepted path; committed tokens follow the verifier's distribution."""
         return accept_exactly(verification, context)

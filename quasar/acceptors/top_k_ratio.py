@@ -9,7 +9,7 @@ from quasar.acceptors.rules.longest_path import longest_accepted
 from quasar.core import trees
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
-from quasar.core.laws import soft_law
+from quasar.core.distributions import soft_distributions
 from quasar.core.types import Acceptance, Verification
 
 
@@ -21,11 +21,10 @@ class TopKRatio(Acceptor):
     ``top_k`` as large as the vocabulary everything passes.
 
     Source: relaxed acceptance as in TensorRT-LLM (``relaxed_topk``, ``relaxed_delta``, there a difference of
-    probabilities), with a ratio so that the bound does not depend on how sharp the law is.
+    probabilities), with a ratio so that the bound does not depend on how sharp the distribution is.
     """
 
     name = "top_k_ratio"
-    laws = frozenset({"none", "point_mass", "sampled"})
     exact = False
 
     class Config(Acceptor.Config):
@@ -33,11 +32,13 @@ class TopKRatio(Acceptor):
 
         top_k: int = Field(3, ge=1, description="Rank up to which a draft may be kept.")
         ratio: float = Field(0.5, ge=0, le=1, description="Share of the largest probability that it has to reach.")
-        relax_temperature: float = Field(1.0, gt=0, description="Temperature of the law that judges greedy requests.")
+        relax_temperature: float = Field(
+            1.0, gt=0, description="Temperature of the distribution that judges greedy requests."
+        )
 
     def accept(self, verification: Verification, context: Context) -> Acceptance:
         """Return the longest path of drafts that pass."""
-        draft, probs = verification.draft, soft_law(verification, context.rows, self.config.relax_temperature)
+        draft, probs = verification.draft, soft_distributions(verification, context.rows, self.config.relax_temperature)
         used, rows = trees.used(draft), torch.arange(draft.batch)[:, None]
         parents, tokens = draft.parents.where(used, 0), draft.token_ids.where(used, 0)
         likelihood = probs[rows, parents, tokens]  # [batch, nodes]

@@ -13,17 +13,17 @@ from quasar.core.types import Acceptance, Verification
 
 
 class Typical(Acceptor):
-    """Relaxed: keep a draft whose target probability exceeds a threshold that falls with the law's entropy.
+    """Relaxed: keep a draft whose target probability exceeds a threshold that falls with the distribution's entropy.
 
     A draft x is kept iff p(x) > min(epsilon, delta · exp(−H(p))); the longest such path wins and the token after it is
-    drawn from the target. The rule looks at no draft law and no random number, so it favours likely tokens: exact with
-    respect to nothing, except at temperature 0, where the law is one-hot and this is greedy matching.
+    drawn from the target. The rule looks at no draft distribution and no random number, so it favours likely tokens:
+    exact with respect to nothing, except at temperature 0, where the distribution is one-hot and this is greedy
+    matching.
 
     Source: Cai et al. (Medusa), arXiv 2401.10774, section 2.3.2; epsilon 0.09 and delta 0.3 are the released code's.
     """
 
     name = "typical"
-    laws = frozenset({"none", "point_mass", "sampled"})
     exact = False
 
     class Config(Acceptor.Config):

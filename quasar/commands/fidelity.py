@@ -8,7 +8,9 @@ from typing import Any
 
 def add_fidelity(commands: Any) -> None:
     """Add the sub-command to ``commands``, what ``add_subparsers`` returned."""
-    parser = commands.add_parser("fidelity", help="compare a verifier's laws with those of the model in full precision")
+    parser = commands.add_parser(
+        "fidelity", help="compare a verifier's distributions with those of the model in full precision"
+    )
     parser.add_argument("--model", default="smollm2-135m", help="a built-in name, a folder, or a hub id")
     parser.add_argument(
         "--verifier", default="int8", metavar="SPEC", help="a name, or '{use: NAME, KEY: VALUE}' (int8)"

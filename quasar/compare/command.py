@@ -47,10 +47,10 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
     device = choose_device(run.config.device)
     golds = None if run.config.scoring is None else find_golds(run.questions, run.config.scoring)
     source, conversations = _look(run, quiet)
-    folder = RunFolder(output, run.resolved(), resume)
+    folder = RunFolder(output, run.as_yaml(), resume)
     pipelines = _load(run, source, conversations.tokenizer, device, folder.measurements)
     folder.write_measurements()
-    run.registry.run_started(run.resolved())
+    run.registry.run_started(run.as_yaml())
     if run.added and not quiet:
         print(f"Plain arms added as baselines: {', '.join(run.added)}.", file=sys.stderr)
 

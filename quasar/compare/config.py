@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from quasar.compare.preset_files import read_preset
 from quasar.core.components import FULL
-from quasar.core.config import PipelineSpec, apply_overrides, parse_yaml, read_yaml, validate
+from quasar.core.config import PipelineSpec, apply_overrides, read_yaml, validate
 from quasar.core.errors import ConfigError, did_you_mean
 from quasar.core.sampling import SamplingParams
 from quasar.pipelines.composition import Composition, compose
 from quasar.plugins.registry import Registry, load_registry
 from quasar.prompts.questions import BUNDLED, Question
 from quasar.prompts.sources import load_sources
-
-_PRESETS = resources.files("quasar.compare") / "presets"
 
 
 class DataConfig(BaseModel):
@@ -131,35 +129,18 @@ class Run:
         """Return an arm by name."""
         return next(arm for arm in self.arms if arm.name == name)
 
-    def resolved(self) -> dict[str, Any]:
+    def as_yaml(self) -> dict[str, Any]:
         """Every setting with its value, defaults included; two runs that may share a folder have the same."""
         return {
             "model": self.config.model,
             "sampling": self.sampling.model_dump(mode="json"),
             "data": self.config.data.model_dump(mode="json"),
-            "pipelines": {arm.name: arm.composition.resolved() for arm in self.arms},
+            "pipelines": {arm.name: arm.composition.as_yaml() for arm in self.arms},
             "baseline": self.baseline,
             "repeats": self.config.repeats,
             "chat_template": self.config.chat_template,
             "device": self.config.device,
         }
-
-
-def preset_names() -> list[str]:
-    """Names for ``--preset``."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in _PRESETS.iterdir() if entry.name.endswith(".yaml"))
-
-
-def read_preset(name: str) -> dict[str, Any]:
-    """Return a preset's raw configuration.
-
-    Raises:
-        ConfigError: there is no such preset.
-    """
-    if name not in preset_names():
-        raise ConfigError(f"unknown preset '{name}'.{did_you_mean(name, preset_names())}")
-    data: dict[str, Any] = parse_yaml((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"), f"preset '{name}'")
-    return data
 
 
 def load_run(
@@ -238,7 +219,7 @@ def _arms(config: RunConfig, registry: Registry, where: str) -> tuple[tuple[Arm,
 
 
 def _verifier(composition: Composition) -> Any:
-    return composition.resolved()["verifier"]
+    return composition.as_yaml()["verifier"]
 
 
 def _baseline(config: RunConfig, arms: Sequence[Arm], where: str) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from quasar.core.batch import Request
 from quasar.core.components import Verifier
 from quasar.core.context import Context
-from quasar.core.laws import soft_law
+from quasar.core.distributions import soft_distributions
 from quasar.core.rows import Row, TokenView
 from quasar.core.streams import Streams, exponentials
 from quasar.core.types import Draft
@@ -36,7 +36,7 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], steps: S
     samples, so "which token" is an argmax at any temperature.
 
     Args:
-        verifier: whose law.
+        verifier: whose distribution.
         request: the prompt, its parameters and random streams.
         output: the tokens after the prompt; the first one comes with the prompt's own forward.
         steps: how the rest is forwarded; they may reach beyond ``output``. Rows without a token of it hold drafts of no
@@ -45,7 +45,7 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], steps: S
     Returns:
         ``[len(output), vocab]`` float64.
     """
-    ids, prompt_length = list(request.prompt_ids), len(request.prompt_ids)
+    ids, prompt_length = list(request.prompt_token_ids), len(request.prompt_token_ids)
     row = Row(
         TokenView(ids), prompt_length, request.prompt_id, request.sample_index, request.sampling, request.processors
     )
@@ -58,7 +58,9 @@ def replay(verifier: Verifier, request: Request, output: Sequence[int], steps: S
             break
         filler = [here[-1]] * (rows - len(here))
         verification = verifier.verify(context, Draft.chains([[*here, *filler][: rows - 1]]))
-        scores = soft_law(verification, context.rows, 1.0)[0, : len(here)].double().log()  # [len(here), vocab]
+        scores = (
+            soft_distributions(verification, context.rows, 1.0)[0, : len(here)].double().log()
+        )  # [len(here), vocab]
         if request.sampling.temperature > 0:
             positions = torch.arange(len(ids), len(ids) + len(here))[None]
             keys = streams.target(positions).to(scores.device)[0]

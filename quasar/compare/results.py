@@ -34,7 +34,7 @@ def results(
     by_arm = {arm.name: [s for s in samples.values() if s.arm == arm.name] for arm in run.arms}
     return {
         "schema_version": SCHEMA_VERSION,
-        "environment": {**environment, "configuration": run.resolved()},
+        "environment": {**environment, "configuration": run.as_yaml()},
         "model": run.config.model,
         "baseline": run.baseline,
         "added_arms": list(run.added),

@@ -136,7 +136,7 @@ def _record(
         drafted=tuple(step.drafted[0] for step in decode),
         drafted_at=tuple(sum(step.depths[0] > depth for step in decode) for depth in range(deepest)),
         accepted_at=tuple(sum(step.accepted[0] > depth for step in decode) for depth in range(deepest)),
-        rows_forwarded=sum(step.rows_forwarded for step in decode),
+        rows_forwarded=sum(step.positions_forwarded for step in decode),
         seconds_prefill=prefill.seconds_draft + prefill.seconds_verify + prefill.seconds_accept,
         seconds_to_first_token=times[0] - started,
         seconds_decode=times[-1] - times[0],

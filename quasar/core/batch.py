@@ -27,14 +27,14 @@ class Request:
     """One text to continue.
 
     Attributes:
-        prompt_ids: at least one id.
+        prompt_token_ids: at least one id.
         sampling: the request's parameters.
         prompt_id: names the prompt in the random streams.
         sample_index: which of several samples of it.
         processors: logits processors, already built from ``sampling``.
     """
 
-    prompt_ids: Sequence[int]
+    prompt_token_ids: Sequence[int]
     sampling: SamplingParams
     prompt_id: str = ""
     sample_index: int = 0
@@ -69,7 +69,7 @@ class Batch:
     ) -> None:
         self._verifier, self._drafter = verifier, drafter
         max_length = verifier.max_length()
-        self._ids = [list(request.prompt_ids) for request in requests]
+        self._ids = [list(request.prompt_token_ids) for request in requests]
         self._prompts = [len(ids) for ids in self._ids]
         self._rules = [
             StopRule(request.sampling, eos_ids, length, max_length, decode)
@@ -90,13 +90,13 @@ class Batch:
     def go_on_from(self, previous: Context) -> None:
         """Take over what the verifier holds of an earlier batch, so that a common beginning is not forwarded again."""
         self.context.adopt(previous, self._verifier)
-        self._columns = self._verifier.rows_forwarded(self.context)
+        self._columns = self._verifier.positions_forwarded(self.context)
         self._layers = self._verifier.layers_forwarded(self.context)
 
     def begin_with(self, verification: Verification) -> None:
         """Note what the verifier says of the prompts, in a step that commits nothing and is not recorded."""
         self.context.verification = verification
-        self._columns = self._verifier.rows_forwarded(self.context)
+        self._columns = self._verifier.positions_forwarded(self.context)
         self._layers = self._verifier.layers_forwarded(self.context)
 
     @property
@@ -166,7 +166,10 @@ class Batch:
         depths, nodes = trees.longest_paths(draft), [len(tokens) for tokens, _ in draft.rows]
         counts = acceptance.num_accepted.tolist()
         kept = {row: len(ids) for row, ids in commits}
-        columns, layers = self._verifier.rows_forwarded(self.context), self._verifier.layers_forwarded(self.context)
+        columns, layers = (
+            self._verifier.positions_forwarded(self.context),
+            self._verifier.layers_forwarded(self.context),
+        )
         record = StepRecord(
             is_prefill,
             tuple(nodes[row] if row in kept else 0 for row in range(batch)),
@@ -214,11 +217,11 @@ class Batch:
 def _log_probabilities(
     verification: Verification, row: int, slots: Sequence[int], tokens: Sequence[int]
 ) -> list[float]:
-    """Log-probability of each token, given the slot that it follows; the model's own law, not the processed one."""
+    """Log-probability of each token, given the slot that it follows; the model's own, before every processor."""
     logits = verification.logits[row] if verification.logits is not None else verification.probs[row].log()
     wanted = logits[list(slots)]  # [tokens, vocab]
-    laws = (wanted if wanted.dtype == torch.float64 else wanted.float()).log_softmax(dim=-1)
-    found: list[float] = laws[range(len(tokens)), list(tokens)].tolist()
+    distributions = (wanted if wanted.dtype == torch.float64 else wanted.float()).log_softmax(dim=-1)
+    found: list[float] = distributions[range(len(tokens)), list(tokens)].tolist()
     return found
 
 
@@ -229,10 +232,10 @@ def check_prompt(request: Request, max_length: int | None) -> None:
         CapacityError: it leaves no room in the model.
         ConfigError: it is empty.
     """
-    if not request.prompt_ids:
+    if not request.prompt_token_ids:
         raise ConfigError(f"prompt '{request.prompt_id}' has no tokens; give it at least one.")
-    if max_length is not None and len(request.prompt_ids) >= max_length:
+    if max_length is not None and len(request.prompt_token_ids) >= max_length:
         raise CapacityError(
-            f"prompt '{request.prompt_id}' has {len(request.prompt_ids)} tokens, and the model holds {max_length} "
-            "with at least one new one; shorten the prompt or take another model."
+            f"prompt '{request.prompt_id}' has {len(request.prompt_token_ids)} tokens, and the model holds "
+            f"{max_length} with at least one new one; shorten the prompt or take another model."
         )

@@ -6,7 +6,7 @@ A new drafter is one file::
         '''Repeats the last token.'''
 
         name = "parrot"
-        law = "point_mass"
+        drafts_by = "point_mass"
 
         class Config(Drafter.Config):
             num_speculative_tokens: int = Field(3, ge=1, description="Draft tokens a step.")
@@ -18,129 +18,49 @@ A new drafter is one file::
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PlainSerializer, PlainValidator, ValidationInfo
-
+from quasar.core.component import Component
 from quasar.core.context import Context
 from quasar.core.sampling import SamplingParams
 from quasar.core.types import Acceptance, Draft, Verification
 
-if TYPE_CHECKING:
-    from quasar.core.providers import ModelProvider
-
-Law = Literal["none", "point_mass", "sampled"]
-"""How a drafter chooses tokens: it never drafts, it chooses without sampling, or it samples from laws it returns."""
+DraftsBy = Literal["none", "point_mass", "sampled"]
+"""How a drafter chooses tokens: never, without sampling, or by sampling from distributions that it returns."""
 
 FULL = "full"
 """The precision of a verifier that is the target model itself."""
-
-
-class Component(ABC):
-    """Base of drafters, verifiers and acceptors.
-
-    A component that contains others declares them as options, e.g. ``drafter: Drafter`` or ``drafters: list[Drafter]``.
-    In YAML they are a name or a mapping with ``use``, in Python objects. They are loaded with it.
-
-    Attributes:
-        name: what YAML files call it.
-        kind: ``drafter``, ``verifier`` or ``acceptor``; set by the three base classes.
-        config: the validated options.
-    """
-
-    name: ClassVar[str]
-    kind: ClassVar[str]
-
-    class Config(BaseModel):
-        """Options of the component; unknown keys are refused, every field is described and bounded."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def __init__(self, config: BaseModel | None = None) -> None:
-        self.config: Any = config if config is not None else self.Config()
-
-    @classmethod
-    def summary(cls) -> str:
-        """First line of the docstring."""
-        return (cls.__doc__ or "").strip().partition("\n")[0]
-
-    @classmethod
-    def traits(cls) -> dict[str, Any]:
-        """What the component claims, as shown by ``quasar ls``."""
-        return {}
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """Make components options of other components: checked by their kind, written out as in YAML."""
-        written = PlainSerializer(lambda part: part.resolved())
-        return handler.generate_schema(Annotated[Any, PlainValidator(cls._as_option), written])
-
-    @classmethod
-    def _as_option(cls, value: Any, info: ValidationInfo) -> Self:
-        build = (info.context or {}).get("build")  # from `quasar.pipelines.composition.build`, which knows the names
-        part = build(cls.kind, value, info.field_name) if build and not isinstance(value, Component) else value
-        if isinstance(part, cls):
-            return part
-        raise ValueError(f"should be a {cls.kind}, as an object of class {cls.__name__}")
-
-    def resolved(self) -> dict[str, Any]:
-        """Return name and options as in YAML, defaults included."""
-        return {"use": self.name, **self.config.model_dump(mode="json")}
-
-    def load(self, models: ModelProvider) -> None:
-        """Load weights, if the component has any; called once, after the whole pipeline was found to fit together."""
-        for part in self.parts():
-            part.load(models)
-
-    def describe(self) -> dict[str, Any]:
-        """Return what reports should say of the loaded component, e.g. backend, dtype and bytes of weights."""
-        return {}
-
-    def parts(self) -> Iterator[Component]:
-        """Iterate over the components among the options."""
-        for name in type(self.config).model_fields:
-            value = getattr(self.config, name)
-            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-            yield from (part for part in parts if isinstance(part, Component))
-
-    def storages(self) -> dict[int, int]:
-        """Return the bytes of every weight that the loaded component holds, by storage, so that sharing is seen."""
-        return {storage: size for part in self.parts() for storage, size in part.storages().items()}
-
-    def peak_bytes(self, context: Context) -> int:
-        """Return the bytes held for these requests beside weights, e.g. in key-value caches."""
-        return sum(part.peak_bytes(context) for part in self.parts())
 
 
 class Drafter(Component):
     """Proposes draft tokens.
 
     Attributes:
-        law: how tokens are chosen. ``sampled`` obliges ``propose`` to return the laws it sampled from. A drafter of
-            drafters sets it for the instance, from its parts.
-        next_laws: every draft, an empty one too, carries ``Draft.next_laws``.
+        drafts_by: how tokens are chosen. ``sampled`` obliges ``propose`` to return the distributions it sampled
+            from. A drafter of drafters sets it for the instance, from its parts.
+        next_distributions: every draft, an empty one too, carries ``Draft.next_distributions``.
         matched: every draft carries ``Draft.matched``, and nodes cost little: a scheduler may draft first, then choose.
     """
 
     kind = "drafter"
-    law: Law
-    next_laws: bool = False
+    drafts_by: DraftsBy
+    next_distributions: bool = False
     matched: bool = False
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
-        """The law, and what a draft carries beside its tokens."""
-        return {"law": cls.law, "next_laws": cls.next_laws, "matched": cls.matched}
+        """How tokens are chosen, and what a draft carries beside them."""
+        return {"drafts_by": cls.drafts_by, "next_distributions": cls.next_distributions, "matched": cls.matched}
 
-    def meet(self, verifier: Verifier) -> None:
+    def attach_verifier(self, verifier: Verifier) -> None:
         """Take note of the loaded verifier that checks the drafts, once, after ``load``; e.g. to time its forwards.
 
         Drafters among the options meet the same one. A draft may depend on what a forward costs, never on its result.
         """
         for part in self._drafters():
-            part.meet(verifier)
+            part.attach_verifier(verifier)
 
     def prefill(self, context: Context) -> None:
         """Read the prompts, before the verifier does; it counts as prefill. What is not read now is read later."""
@@ -154,9 +74,9 @@ class Drafter(Component):
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a draft for every row.
 
-        Whether a node exists may depend on committed text, past steps, costs, the law at that node and the values of
-        its ancestors; never on its own draw, a later one, or this step's target law. Draws come from
-        ``context.streams.own("draft", ...)``, laws from ``context.law``.
+        Whether a node exists may depend on committed text, past steps, costs, the distribution at that node and the
+        values of its ancestors; never on its own draw, a later one, or this step's target distribution. Draws come from
+        ``context.streams.own("draft", ...)``, distributions from ``context.distributions``.
 
         Args:
             context: committed ids per row, parameters, streams, the last verification. Read-only.
@@ -181,9 +101,9 @@ class Verifier(Component):
         return {"precision": cls.precision}
 
     def reference(self) -> str | None:
-        """Name the law that this verifier computes: a pipeline is exact with respect to that, or to nothing.
+        """Name the distribution that this verifier computes: a pipeline is exact with respect to that, or to nothing.
 
-        ``None`` for a verifier whose law depends on what is drafted: nothing can be exact with respect to it.
+        ``None`` for a verifier whose distribution depends on what is drafted: nothing can be exact with respect to it.
         """
         return "the model in full precision" if self.precision == FULL else f"the model in {self.precision}"
 
@@ -195,7 +115,7 @@ class Verifier(Component):
         """Token ids are below this; ``None`` if unknown before the first forward."""
         return None
 
-    def rows_forwarded(self, context: Context) -> int:
+    def positions_forwarded(self, context: Context) -> int:
         """Columns computed so far for these requests, padding included; 0 if not counted."""
         return 0
 
@@ -205,16 +125,16 @@ class Verifier(Component):
 
     @abstractmethod
     def verify(self, context: Context, draft: Draft) -> Verification:
-        """Return the target laws at every slot of ``draft``, in one forward."""
+        """Return the target distributions at every slot of ``draft``, in one forward."""
 
 
 class Acceptor(Component):
     """Decides which path of a draft is kept, and draws the token after it.
 
     Attributes:
-        laws: the draft laws that it handles.
-        exact: whether committed tokens then follow the verifier's law; ``False`` makes the word "relaxed" appear in
-            every output of the pipeline.
+        takes: kinds of drafts that it handles, by the trait ``drafts_by`` of their drafter.
+        exact: whether committed tokens then follow the verifier's distribution; ``False`` makes the word "relaxed"
+            appear in every output of the pipeline.
         greedy_only: refuses any temperature above 0.
         target_stream: with point-mass drafts every committed token is drawn from the target stream, so the text
             equals plain decoding's at any temperature.
@@ -223,7 +143,7 @@ class Acceptor(Component):
     """
 
     kind = "acceptor"
-    laws: ClassVar[frozenset[str]]
+    takes: ClassVar[frozenset[str]] = frozenset(get_args(DraftsBy))
     exact: ClassVar[bool]
     greedy_only: ClassVar[bool] = False
     target_stream: ClassVar[bool] = False
@@ -231,15 +151,15 @@ class Acceptor(Component):
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
-        """Laws, exactness, temperatures."""
-        return {"laws": sorted(cls.laws), "exact": cls.exact, "greedy_only": cls.greedy_only}
+        """What it takes, exactness, temperatures."""
+        return {"takes": sorted(cls.takes), "exact": cls.exact, "greedy_only": cls.greedy_only}
 
     def is_exact(self) -> bool:
         """Whether this instance is exact; a relaxed rule may have options that make it so."""
         return self.exact
 
     def follows(self, drafter: Drafter) -> str | None:
-        """Name the law that a relaxed rule is exact with respect to, given the drafter; ``None`` for no law at all."""
+        """Name what a relaxed rule is exact with respect to, given the drafter; ``None`` for no distribution at all."""
         return None
 
     def check(self, sampling: SamplingParams) -> None:
@@ -250,7 +170,7 @@ class Acceptor(Component):
         """Return the accepted path and the next token of every row."""
 
 
-def joint_law(parts: Iterable[Drafter]) -> Law:
-    """Return the law of a drafter that drafts with any of ``parts``: sampled if one of them samples."""
-    laws = {part.law for part in parts}
-    return "sampled" if "sampled" in laws else "point_mass" if "point_mass" in laws else "none"
+def joint_drafts_by(parts: Iterable[Drafter]) -> DraftsBy:
+    """Return how a drafter chooses that drafts with any of ``parts``: it samples if one of them samples."""
+    ways = {part.drafts_by for part in parts}
+    return "sampled" if "sampled" in ways else "point_mass" if "point_mass" in ways else "none"

@@ -64,7 +64,9 @@ class PipelineSpec(BaseModel):
     drafter: ComponentSpec = Field(ComponentSpec(use="none"), description="What proposes.")
     verifier: ComponentSpec = Field(ComponentSpec(use="full"), description="What scores.")
     acceptor: ComponentSpec = Field(ComponentSpec(use="stochastic"), description="What decides.")
-    exact: bool = Field(False, description="Refuse this arm unless its output follows its verifier's law exactly.")
+    exact: bool = Field(
+        False, description="Refuse this arm unless its output follows its verifier's distribution exactly."
+    )
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from quasar.core import laws
+from quasar.core.distributions import slot_distributions, target_distributions
 from quasar.core.records import StepRecord
 from quasar.core.rows import LogitsProcessor, Row, TokenView
 from quasar.core.streams import Streams
@@ -91,10 +91,10 @@ class Context:
         """
         return replace(self, streams=self.streams.part(number))
 
-    def judge(self, draft: Draft, logits: Tensor) -> Verification:
+    def verification_of(self, draft: Draft, logits: Tensor) -> Verification:
         """Return the verification that a target's logits make, ``[batch, nodes + 1, vocab]``."""
-        return Verification(draft, laws.target_laws(logits, draft, self.rows), logits)
+        return Verification(draft, target_distributions(logits, draft, self.rows), logits)
 
-    def law(self, logits: Tensor, draft: Draft) -> Tensor:
-        """Turn logits into laws; the one function for both sides, see ``quasar.core.laws.law``."""
-        return laws.law(logits, draft, self.rows)
+    def distributions(self, logits: Tensor, draft: Draft) -> Tensor:
+        """Turn logits into distributions, target's or draft's; see ``quasar.core.distributions.slot_distributions``."""
+        return slot_distributions(logits, draft, self.rows)

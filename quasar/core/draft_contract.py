@@ -17,7 +17,7 @@ class _Refuse(Protocol):
     def __call__(self, field: str, expected: str, actual: object) -> NoReturn: ...
 
 
-def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, law: str, who: str) -> None:
+def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, drafts_by: str, who: str) -> None:
     """Refuse a draft that breaks the contract.
 
     Raises:
@@ -34,7 +34,7 @@ def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, law
     _check_integers("token_ids", draft.token_ids, shape, refuse)
     _check_integers("parents", draft.parents, shape, refuse)
     _check_integers("num_nodes", draft.num_nodes, shape[:1], refuse)
-    limit, largest = 0 if law == "none" else nodes, torch.inf if vocab_size is None else vocab_size - 1
+    limit, largest = 0 if drafts_by == "none" else nodes, torch.inf if vocab_size is None else vocab_size - 1
     for row, count in enumerate(draft.num_nodes.tolist()):
         if not 0 <= count <= limit:
             refuse("num_nodes", f"within 0..{limit}", f"[{count}] in row {row}")
@@ -49,8 +49,12 @@ def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, law
             refuse("its longest path", f"within the row's budget of {most}", f"{longest} in row {row}")
     if draft.matched is not None and list(map(len, draft.matched)) != draft.num_nodes.tolist():
         refuse("matched", "a number for every node", [list(row) for row in draft.matched])
-    if (law == "sampled") != (draft.trials is not None) and nodes:
-        expected = "present, because its law is 'sampled'" if law == "sampled" else f"None, because its law is '{law}'"
+    if (drafts_by == "sampled") != (draft.trials is not None) and nodes:
+        expected = (
+            "present, because it drafts by 'sampled'"
+            if drafts_by == "sampled"
+            else f"None, because it drafts by '{drafts_by}'"
+        )
         refuse("trials", expected, "none" if draft.trials is None else "trials")
     if draft.trials is not None:
         _check_trials(draft, draft.trials, vocab_size, refuse)
@@ -74,25 +78,29 @@ def _check_rows(wrong: Tensor, field: str, expected: str, values: Tensor, refuse
 def _check_trials(draft: Draft, trials: Trials, vocab_size: int | None, refuse: _Refuse) -> None:
     shape = (draft.batch, trials.nodes.shape[-1] if isinstance(trials.nodes, Tensor) and trials.nodes.dim() else 0)
     _check_integers("trials.nodes", trials.nodes, shape, refuse)
-    _check_integers("trials.laws", trials.laws, shape, refuse)
+    _check_integers("trials.sources", trials.sources, shape, refuse)
     wrong = (trials.nodes < 0) | (trials.nodes > draft.num_nodes[:, None])
     _check_rows(wrong, "trials.nodes", "slots of the row's own nodes", trials.nodes, refuse)
     table = trials.table
     if not isinstance(table, Tensor) or table.dim() != 3 or table.shape[0] != draft.batch:
         actual = list(table.shape) if isinstance(table, Tensor) else type(table).__name__
-        refuse("trials.table", f"laws of shape [{draft.batch}, laws, vocab]", actual)
+        refuse("trials.table", f"distributions of shape [{draft.batch}, distributions, vocab]", actual)
     if table.dtype not in (torch.float32, torch.float64):
         refuse("trials.table", "float32 or float64", table.dtype)
     if vocab_size is not None and table.shape[-1] != vocab_size:
         refuse("trials.table", f"over the target's vocabulary of {vocab_size}", list(table.shape))
     tried = trials.nodes > 0
-    wrong = (trials.laws < POINT_MASS) | (trials.laws >= table.shape[1])
-    _check_rows(wrong & tried, "trials.laws", f"rows of a table of {table.shape[1]}", trials.laws, refuse)
-    rows, columns = (tried & (trials.laws != POINT_MASS)).nonzero().unbind(dim=1)
-    laws = trials.laws[rows, columns]
-    sums = table.sum(dim=-1)[rows, laws]
-    if not bool(((sums - 1).abs() <= 1e-3).all()) or bool((table.amin(dim=-1)[rows, laws] < 0).any()):
-        refuse("trials.table", "laws without negative entries that sum to 1", f"sums {sorted(set(sums.tolist()))[:4]}")
+    wrong = (trials.sources < POINT_MASS) | (trials.sources >= table.shape[1])
+    _check_rows(wrong & tried, "trials.sources", f"rows of a table of {table.shape[1]}", trials.sources, refuse)
+    rows, columns = (tried & (trials.sources != POINT_MASS)).nonzero().unbind(dim=1)
+    distributions = trials.sources[rows, columns]
+    sums = table.sum(dim=-1)[rows, distributions]
+    if not bool(((sums - 1).abs() <= 1e-3).all()) or bool((table.amin(dim=-1)[rows, distributions] < 0).any()):
+        refuse(
+            "trials.table",
+            "distributions without negative entries that sum to 1",
+            f"sums {sorted(set(sums.tolist()))[:4]}",
+        )
     tokens = draft.token_ids[rows, trials.nodes[rows, columns] - 1]
-    if bool((table[rows, laws, tokens] == 0).any()):
-        refuse("trials.table", "the laws that the tokens were drawn from", "a drawn token of probability 0")
+    if bool((table[rows, distributions, tokens] == 0).any()):
+        refuse("trials.table", "the distributions that the tokens were drawn from", "a drawn token of probability 0")

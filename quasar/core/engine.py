@@ -106,5 +106,5 @@ class Engine:
     def _propose(self, batch: Batch) -> Draft:
         budget = batch.budget()
         draft = self.drafter.propose(batch.context, budget)
-        check_draft(draft, budget, self.verifier.vocab_size(), self.drafter.law, self.drafter.name)
+        check_draft(draft, budget, self.verifier.vocab_size(), self.drafter.drafts_by, self.drafter.name)
         return draft

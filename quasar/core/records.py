@@ -15,7 +15,7 @@ class StepRecord:
         depths: longest path of the draft per row, in nodes.
         accepted: accepted draft tokens per row that were committed, i.e. after the stop rules cut the block.
         committed: tokens committed per row, correction or bonus included.
-        rows_forwarded: verifier columns that were computed, padding included, summed over the batch.
+        positions_forwarded: verifier columns that were computed, padding included, summed over the batch.
         seconds_draft: time in ``propose``, seconds.
         seconds_verify: time in ``verify``, seconds.
         seconds_accept: time in ``accept`` and in committing, seconds.
@@ -29,7 +29,7 @@ class StepRecord:
     depths: tuple[int, ...]
     accepted: tuple[int, ...]
     committed: tuple[int, ...]
-    rows_forwarded: int
+    positions_forwarded: int
     seconds_draft: float
     seconds_verify: float
     seconds_accept: float

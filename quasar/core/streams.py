@@ -128,17 +128,17 @@ def draw(probs: Tensor, keys: Tensor) -> Tensor:
     """Draw one token per key by Gumbel-max: argmax of probability ÷ exponential noise, noise indexed by token id.
 
     Args:
-        probs: laws, need not be normalised. ``[..., vocab]``, float.
-        keys: one key per law, ``[...]`` int64.
+        probs: distributions, need not be normalised. ``[..., vocab]``, float.
+        keys: one key per distribution, ``[...]`` int64.
 
     Returns:
-        Token ids, ``[...]`` int64. A one-hot law returns its token whatever the key.
+        Token ids, ``[...]`` int64. A one-hot distribution returns its token whatever the key.
     """
     keys, vocab = keys.to(probs.device), probs.shape[-1]
     if vocab < _WIDE or probs.device.type != "cpu" or probs.dtype not in (torch.float32, torch.float64):
         return (probs / exponentials(keys, vocab)).argmax(dim=-1)
-    laws = zip(probs.detach().reshape(-1, vocab).numpy(), keys.flatten().tolist(), strict=True)
-    return torch.tensor([draw_one(law, key) for law, key in laws]).reshape(keys.shape)
+    distributions = zip(probs.detach().reshape(-1, vocab).numpy(), keys.flatten().tolist(), strict=True)
+    return torch.tensor([draw_one(distribution, key) for distribution, key in distributions]).reshape(keys.shape)
 
 
 class Streams:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 POINT_MASS = -1
-"""Law index of a trial whose token was chosen without sampling."""
+"""Distribution index of a trial whose token was chosen without sampling."""
 
 
 @cache
@@ -33,19 +33,20 @@ def _nothing(batch: int) -> tuple[Tensor, Tensor]:
 class Trials:
     """How the nodes of a draft were drawn, in the order in which siblings are to be tried.
 
-    A trial names a node and the law from which its token was drawn. Several trials may name one node: two draws that
-    came out equal share a node in the forward and keep both trials, because merging them is biased. A trial must not
-    depend on the outcome of a later one, and the trials of a node's children follow those of the node itself.
+    A trial names a node and the distribution from which its token was drawn. Several trials may name one node: two
+    draws that came out equal share a node in the forward and keep both trials, because merging them is biased. A trial
+    must not depend on the outcome of a later one, and the trials of a node's children follow those of the node itself.
 
     Attributes:
         nodes: slot of the node that is tried, 0 where the row has no more trials. ``[batch, trials]`` int64.
-        laws: row of ``table`` that the token was drawn from, ``POINT_MASS`` for a token chosen without sampling.
+        sources: row of ``table`` that the token was drawn from, ``POINT_MASS`` for a token chosen without sampling.
             ``[batch, trials]`` int64.
-        table: the laws. ``[batch, laws, vocab]``, each row a probability distribution, float32 or float64.
+        table: the distributions. ``[batch, distributions, vocab]``, each row a probability distribution, float32 or
+            float64.
     """
 
     nodes: Tensor
-    laws: Tensor
+    sources: Tensor
     table: Tensor
 
 
@@ -53,15 +54,16 @@ class Trials:
 class Draft:
     """A tree of proposed tokens for each row of the batch; a chain is a tree without branches.
 
-    The integers live on the host, because the walk down the tree happens there; laws live where they were computed.
+    The integers live on the host, because the walk down the tree happens there; distributions live where they were
+    computed.
 
     Attributes:
         token_ids: ``[batch, nodes]`` int64; beyond a row's ``num_nodes`` the value is ignored.
         parents: slot of each node's parent, always smaller than the node's own slot. ``[batch, nodes]`` int64.
         num_nodes: nodes in use per row, 0 for a row without a draft. ``[batch]`` int64.
         trials: how the tokens were drawn; ``None`` says that every node is one point-mass trial, in node order.
-        next_laws: the drafter's own law after every slot, ``[batch, nodes + 1, vocab]``, for acceptors that mix it into
-            the target's; ``None`` from a drafter without the trait ``next_laws``.
+        next_distributions: the drafter's own distribution after every slot, ``[batch, nodes + 1, vocab]``, for
+            acceptors that mix it into the target's; ``None`` from a drafter without the trait ``next_distributions``.
         matched: how many tokens before each node the drafter had seen it follow, 0 for a node that it had not seen: the
             evidence that a scheduler may weigh; a list for each row. ``None`` from a drafter without the trait.
     """
@@ -70,7 +72,7 @@ class Draft:
     parents: Tensor
     num_nodes: Tensor
     trials: Trials | None = None
-    next_laws: Tensor | None = None
+    next_distributions: Tensor | None = None
     matched: Sequence[Sequence[int]] | None = None
 
     @property
@@ -105,26 +107,29 @@ class Draft:
 
     @classmethod
     def chains(
-        cls, rows: Sequence[Sequence[int]], laws: Tensor | None = None, matched: Sequence[Sequence[int]] | None = None
+        cls,
+        rows: Sequence[Sequence[int]],
+        distributions: Tensor | None = None,
+        matched: Sequence[Sequence[int]] | None = None,
     ) -> Draft:
         """Return one chain per row.
 
         Args:
             rows: draft token ids per row; lengths may differ and may be 0.
-            laws: ``None`` for point-mass drafts. A drafter that *sampled* passes the very distributions it sampled
-                from, after every processor: ``[batch, nodes, vocab]``, nodes being the longest row.
+            distributions: ``None`` for point-mass drafts. A drafter that *sampled* passes the very distributions it
+                sampled from, after every processor: ``[batch, nodes, vocab]``, nodes being the longest row.
             matched: evidence for every node, from a drafter with that trait.
         """
         width = max(map(len, rows), default=0)
-        if not width and laws is None:
+        if not width and distributions is None:
             return replace(cls.empty(len(rows)), matched=matched)
         token_ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64)
         slots = _first_slots(width).expand(len(rows), width)
         num_nodes = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         trials = None
-        if laws is not None:
+        if distributions is not None:
             used = slots < num_nodes[:, None]
-            trials = Trials(torch.where(used, slots + 1, 0), torch.where(used, slots, POINT_MASS), laws)
+            trials = Trials(torch.where(used, slots + 1, 0), torch.where(used, slots, POINT_MASS), distributions)
         return cls(token_ids, slots, num_nodes, trials, matched=matched)
 
     @classmethod
@@ -139,11 +144,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class OneHot:
-    """Laws that put everything on one token each; as a table they would be nothing but zeros to write and to read.
+    """Distributions that put everything on one token each; a table of them would be nothing but zeros.
 
     Attributes:
         token_ids: the tokens, ``[...]`` int64.
-        vocab_size: length of a law.
+        vocab_size: length of a distribution.
         dtype: of the table.
     """
 
@@ -152,7 +157,7 @@ class OneHot:
     dtype: torch.dtype
 
     def table(self) -> Tensor:
-        """Return the laws written out, ``[..., vocab]``."""
+        """Return the distributions written out, ``[..., vocab]``."""
         shape = (*self.token_ids.shape, self.vocab_size)
         zeros = torch.zeros(shape, dtype=self.dtype, device=self.token_ids.device)
         return zeros.scatter_(-1, self.token_ids[..., None], 1.0)
@@ -164,7 +169,7 @@ class Verification:
 
     Attributes:
         draft: the draft that was judged.
-        laws: the target law after every processor, at every slot; ``probs`` is the same as a tensor.
+        distributions: the target distribution after every processor, at every slot; ``probs`` is the same as a tensor.
         logits: what the model said before the processors, same shape; ``None`` where there is no model.
         judgements: probability that the prefix ending at a slot is right, ``[batch, nodes + 1]``; only for acceptors
             that ask for it.
@@ -172,33 +177,35 @@ class Verification:
     """
 
     draft: Draft
-    laws: Tensor | OneHot
+    distributions: Tensor | OneHot
     logits: Tensor | None = None
     judgements: Tensor | None = None
     hidden_states: Tensor | None = None
 
     @cached_property
     def probs(self) -> Tensor:
-        """The target law at every slot: row ``s`` is the law of the token *after* slot ``s``.
+        """The target distribution at every slot: row ``s`` is the distribution of the token *after* slot ``s``.
 
         ``[batch, nodes + 1, vocab]``, float32 (float64 for a float64 model).
         """
-        return self.laws.table() if isinstance(self.laws, OneHot) else self.laws
+        return self.distributions.table() if isinstance(self.distributions, OneHot) else self.distributions
 
     @property
     def certain(self) -> Tensor | None:
-        """The tokens ``[batch, nodes + 1]`` if the laws are known to be one-hot: no need to look at a vocabulary."""
-        return self.laws.token_ids if isinstance(self.laws, OneHot) else None
+        """The tokens ``[batch, nodes + 1]`` where every distribution is known to be one-hot, else ``None``."""
+        return self.distributions.token_ids if isinstance(self.distributions, OneHot) else None
 
     @property
     def device(self) -> torch.device:
-        """Where the laws are."""
-        return self.laws.token_ids.device if isinstance(self.laws, OneHot) else self.laws.device
+        """Where the distributions are."""
+        return (
+            self.distributions.token_ids.device if isinstance(self.distributions, OneHot) else self.distributions.device
+        )
 
     @property
     def vocab_size(self) -> int:
-        """Length of a law."""
-        return self.laws.vocab_size if isinstance(self.laws, OneHot) else self.laws.shape[-1]
+        """Length of a distribution."""
+        return self.distributions.vocab_size if isinstance(self.distributions, OneHot) else self.distributions.shape[-1]
 
 
 @dataclass(frozen=True, slots=True)

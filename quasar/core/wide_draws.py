@@ -1,4 +1,4 @@
-"""Draw a token from a law over a wide vocabulary on the CPU, without making noise for every token.
+"""Draw a token from a distribution over a wide vocabulary on the CPU, without making noise for every token.
 
 The noise of ``quasar.core.streams.exponentials`` comes in blocks: the least number of a block first, then what the
 others have beyond it. The least bounds every score of its block from above, so most blocks need not be looked into.
@@ -49,16 +49,16 @@ def _exponentials(words: Words) -> Numbers:
     return np.negative(numbers, out=numbers)
 
 
-def draw_one(law: Numbers, key: int) -> int:
+def draw_one(distribution: Numbers, key: int) -> int:
     """Return argmax of probability ÷ noise.
 
     Args:
-        law: ``[vocab]``, floating; need not be normalised.
+        distribution: ``[vocab]``, floating; need not be normalised.
         key: of the noise, any 64 bits.
     """
-    if len(law) % BLOCK:
-        law = np.concatenate([law, np.zeros(-len(law) % BLOCK, law.dtype)])
-    table, start = law.reshape(-1, BLOCK), np.array([key % 2**64], dtype=np.uint64)
+    if len(distribution) % BLOCK:
+        distribution = np.concatenate([distribution, np.zeros(-len(distribution) % BLOCK, distribution.dtype)])
+    table, start = distribution.reshape(-1, BLOCK), np.array([key % 2**64], dtype=np.uint64)
     words = _mixed(start + _multiples(1, len(table) + 1, -1))
     places = (words & np.uint64(BLOCK - 1)).astype(np.intp)
     least = _exponentials(words)

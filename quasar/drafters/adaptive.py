@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from pydantic import Field, field_validator
 
-from quasar.core.components import Drafter, Law, Verifier
+from quasar.core.components import Drafter, DraftsBy, Verifier
 from quasar.core.context import Context
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
@@ -49,7 +49,7 @@ class Adaptive(Drafter):
 
     name = "adaptive"
     _models: ModelProvider
-    law: Law = "sampled"  # at most; an instance's is that of its part
+    drafts_by: DraftsBy = "sampled"  # at most; an instance's is that of its part
 
     class Config(Drafter.Config):
         """Options."""
@@ -94,7 +94,7 @@ class Adaptive(Drafter):
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         inner, costs = self.config.drafter, self.config.costs
-        self.law, self.next_laws, self.matched = inner.law, inner.next_laws, inner.matched
+        self.drafts_by, self.next_distributions, self.matched = inner.drafts_by, inner.next_distributions, inner.matched
         self._costs = None if costs is None else CostTables(_tables(costs), self.config.draft_cost or 0.0)
         self._carried = self._fresh()
 
@@ -108,9 +108,9 @@ class Adaptive(Drafter):
         super().load(models)
         self._models = models
 
-    def meet(self, verifier: Verifier) -> None:
+    def attach_verifier(self, verifier: Verifier) -> None:
         """Measure costs that were not given, on the model that will check; on the target if the verifier has none."""
-        super().meet(verifier)
+        super().attach_verifier(verifier)
         if self._costs is None:
             config = self.config
             self._costs = measure(self._models, verifier, config.drafter, config.max_nodes, config.draft_cost)
@@ -130,10 +130,11 @@ class Adaptive(Drafter):
             memory.length = len(row.token_ids)
             memory.asked = min(memory.schedule.ask(self._costs.at(memory.length)), limit)
         limits = [memory.asked for memory in memories]
-        # Asked even for nothing: a drafter may learn from the last step, and may owe the laws of an empty draft.
+        # Asked even for nothing: a drafter may learn from the last step, and may owe the distributions of an empty
+        # draft.
         draft: Draft = self.config.drafter.propose(context, limits)
         rows = nodes_of(draft)
-        if self.law == "point_mass":
+        if self.drafts_by == "point_mass":
             kept = [
                 memory.schedule.keep(row, memory.asked, self._costs.at(memory.length))
                 for memory, row in zip(memories, rows, strict=True)
@@ -150,7 +151,7 @@ class Adaptive(Drafter):
 
     def _fresh(self) -> Schedule:
         config = self.config
-        if self.matched and self.law == "point_mass":
+        if self.matched and self.drafts_by == "point_mass":
             return Evidence(config.max_nodes, config.decay, config.probe_share)
         return Estimate(config.max_nodes, config.decay, config.prior, config.probe_share)
 
@@ -173,7 +174,7 @@ def subtrees(draft: Draft, kept: Sequence[Sequence[int]]) -> Draft:
         draft: the draft.
         kept: numbers of the nodes that stay, in order, for each row.
     """
-    trees, laws = list[list[tuple[int, int]]](), draft.next_laws
+    trees, distributions = list[list[tuple[int, int]]](), draft.next_distributions
     for (tokens, parents), numbers in zip(draft.rows, kept, strict=True):
         slots = {0: 0} | {number + 1: slot for slot, number in enumerate(numbers, start=1)}
         trees.append([(tokens[number], slots[parents[number]]) for number in numbers])
@@ -181,8 +182,8 @@ def subtrees(draft: Draft, kept: Sequence[Sequence[int]]) -> Draft:
     if draft.matched is not None:
         matched = [[row[number] for number in numbers] for row, numbers in zip(draft.matched, kept, strict=True)]
     fewer = Draft.trees(trees, matched)
-    if laws is None:
+    if distributions is None:
         return fewer
     slots_kept = torch.tensor([[0, *(number + 1 for number in row), *[0] * (fewer.nodes - len(row))] for row in kept])
-    index = slots_kept[..., None].expand(-1, -1, laws.shape[-1]).to(laws.device)
-    return replace(fewer, next_laws=laws.gather(1, index))
+    index = slots_kept[..., None].expand(-1, -1, distributions.shape[-1]).to(distributions.device)
+    return replace(fewer, next_distributions=distributions.gather(1, index))

@@ -72,11 +72,11 @@ class BestFirst(Drafter):
     at temperature 0 gets a tree too. The tokens are chosen, not drawn: they are point masses.
 
     Source: the dynamic tree of EAGLE-2 (Li et al., arXiv 2406.16858), over any draft model; with a large beam it is the
-    tree of SpecExec (Svirschevski et al., arXiv 2406.02532), whose cache of target laws is not built.
+    tree of SpecExec (Svirschevski et al., arXiv 2406.02532), whose cache of target distributions is not built.
     """
 
     name = "best_first"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     class Config(Drafter.Config):
         """Options."""

@@ -1,4 +1,4 @@
-"""The smallest drafter that samples: laws from counts of what followed what."""
+"""The smallest drafter that samples: distributions from counts of what followed what."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Successors:
         self._seen = len(ids)
 
     def logits(self, last: int, vocab: int, uniform_share: float) -> Tensor:
-        """Return logarithms of the counts after ``last``, mixed with the uniform law, ``[vocab]`` float32."""
+        """Return logarithms of the counts after ``last``, mixed with the uniform distribution, ``[vocab]`` float32."""
         probs = torch.full((vocab,), uniform_share / vocab)
         counts = self._counts.get(last)
         if not counts:
@@ -43,15 +43,15 @@ class Successors:
 
 
 class Bigram(Drafter):
-    """Sample from counts of the prompt and output: a real draft law without a model, for tests and teaching.
+    """Sample from counts of the prompt and output: a real draft distribution without a model, for tests and teaching.
 
-    Laws go through the same processors as the target's. Drafts of tokens never seen after each other are noise, so
-    this is no way to be fast.
+    Distributions go through the same processors as the target's. Drafts of tokens never seen after each other are
+    noise, so this is no way to be fast.
     """
 
     name = "bigram"
-    law = "sampled"
-    next_laws = True
+    drafts_by = "sampled"
+    next_distributions = True
 
     class Config(Drafter.Config):
         """Options."""
@@ -62,7 +62,7 @@ class Bigram(Drafter):
         )
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
-        """Return sampled chains with their laws."""
+        """Return sampled chains with their distributions."""
         counts = context.scratch(self, lambda: [Successors() for _ in context.rows])
         for row, successors in zip(context.rows, counts, strict=True):
             successors.extend(row.token_ids)
@@ -76,12 +76,12 @@ class Bigram(Drafter):
             lasts = [chain[-1] if chain else row.token_ids[-1] for row, chain in texts]
             after = [c.logits(last, vocab, self.config.uniform_share) for c, last in zip(counts, lasts, strict=True)]
             logits = torch.cat([logits, torch.stack(after)[:, None].to(device)], dim=1)
-            laws = context.law(logits, Draft.chains(drafted))  # [batch, depth + 1, vocab]
+            distributions = context.distributions(logits, Draft.chains(drafted))  # [batch, depth + 1, vocab]
             if depth < size:
                 nodes = torch.full((context.batch, 1), depth)
-                tokens = draw(laws[:, -1:], context.draft_keys(nodes, torch.tensor(depth)))
+                tokens = draw(distributions[:, -1:], context.draft_keys(nodes, torch.tensor(depth)))
                 for chain, token in zip(drafted, tokens[:, 0].tolist(), strict=True):
                     chain.append(token)
         chains = [chain[:limit] for chain, limit in zip(drafted, budget, strict=True)]
         width = max(map(len, chains))
-        return replace(Draft.chains(chains, laws[:, :width]), next_laws=laws[:, : width + 1])
+        return replace(Draft.chains(chains, distributions[:, :width]), next_distributions=distributions[:, : width + 1])

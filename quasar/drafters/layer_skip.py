@@ -35,7 +35,7 @@ class LayerSkip(SamplingDrafter):
 
     _exit: EarlyExit
 
-    def meet(self, verifier: Verifier) -> None:
+    def attach_verifier(self, verifier: Verifier) -> None:
         """Take the exit.
 
         Raises:

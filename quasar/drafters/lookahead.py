@@ -9,7 +9,7 @@ from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
-from quasar.core.laws import most_likely
+from quasar.core.distributions import most_likely
 from quasar.core.types import Draft, Verification
 
 
@@ -97,7 +97,7 @@ class Lookahead(Drafter):
     """
 
     name = "lookahead"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     class Config(Drafter.Config):
         """Options."""

@@ -87,7 +87,7 @@ class Ngram(Drafter):
     """
 
     name = "ngram"
-    law = "point_mass"
+    drafts_by = "point_mass"
     matched = True
 
     class Config(Drafter.Config):

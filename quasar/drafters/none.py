@@ -13,7 +13,7 @@ class NoDraft(Drafter):
     """Never drafts: plain decoding, one token a step."""
 
     name = "none"
-    law = "none"
+    drafts_by = "none"
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return an empty draft."""

@@ -24,22 +24,23 @@ from quasar.core.types import Acceptance, Draft, Verification
 class Pipeline(Drafter):
     """Let a drafter, a cheaper verifier and an acceptor write a block, which the verifier outside then checks.
 
-    The draft is a chain, and its law is the inner verifier's, whatever the inner drafter does: so it is exact under any
-    verifier that accepts by that law. A block ends at ``num_speculative_tokens``, at the end of the text, or on doubt.
-    Doubt is judged by the inner model at temperature 1 and before the processors. It may look at the law of a place
-    before a token is drawn there, or at the token if that is kept; dropping a token because of itself is biased.
+    The draft is a chain, and its distribution is the inner verifier's, whatever the inner drafter does: so it is exact
+    under any verifier that accepts by that distribution. A block ends at ``num_speculative_tokens``, at the end of the
+    text, or on doubt. Doubt is judged by the inner model at temperature 1 and before the processors. It may look at the
+    distribution of a place before a token is drawn there, or at the token if that is kept; dropping a token because of
+    itself is biased.
 
     Source: hierarchical speculation as in TriForce (Sun et al., arXiv 2404.11912), for any pipeline and to any depth.
     """
 
     name = "pipeline"
-    law = "sampled"
+    drafts_by = "sampled"
 
     class Config(Drafter.Config):
         """Options."""
 
         drafter: Drafter = Field(description="Who proposes to the inner verifier.")
-        verifier: Verifier = Field(description="Who checks that, and whose law the block follows.")
+        verifier: Verifier = Field(description="Who checks that, and whose distribution the block follows.")
         acceptor: Acceptor = Field(
             "stochastic", validate_default=True, description="Who decides inside; has to be exact."
         )
@@ -48,22 +49,22 @@ class Pipeline(Drafter):
             0.0, ge=0, le=1, description="End before a place whose two likeliest tokens are closer than this."
         )
         max_entropy: float | None = Field(
-            None, ge=0, description="End before a place whose law has a larger entropy, in nats."
+            None, ge=0, description="End before a place whose distribution has a larger entropy, in nats."
         )
         min_probability: float = Field(0.0, ge=0, le=1, description="End after a token that was less likely than this.")
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
         drafter, acceptor = self.config.drafter, self.config.acceptor
-        if drafter.law not in acceptor.laws:
+        if drafter.drafts_by not in acceptor.takes:
             raise CompositionError(
-                f"drafter '{drafter.name}' drafts by the law '{drafter.law}', and acceptor '{acceptor.name}' takes "
-                f"{', '.join(sorted(acceptor.laws))} only."
+                f"drafter '{drafter.name}' drafts by '{drafter.drafts_by}', and acceptor '{acceptor.name}' takes "
+                f"{', '.join(sorted(acceptor.takes))} only."
             )
         if not acceptor.is_exact():
             raise CompositionError(
-                f"acceptor '{acceptor.name}' is relaxed, so the law of a block would not be known; inside a pipeline "
-                "take 'stochastic'."
+                f"acceptor '{acceptor.name}' is relaxed, so the distribution of a block would not be known; inside a "
+                "pipeline take 'stochastic'."
             )
         if acceptor.greedy_only:
             raise CompositionError(
@@ -78,9 +79,9 @@ class Pipeline(Drafter):
         super().load(models)
         self._clock = device_clock(models.device)
 
-    def meet(self, verifier: Verifier) -> None:
+    def attach_verifier(self, verifier: Verifier) -> None:
         """Let the inner drafter meet the inner verifier: that is who checks it."""
-        self.config.drafter.meet(self.config.verifier)
+        self.config.drafter.attach_verifier(self.config.verifier)
 
     def describe(self) -> dict[str, object]:
         """What the parts say."""
@@ -138,7 +139,7 @@ class Block(Batch):
         self.context.rows = tuple(replace(own, prompt_length=row.prompt_length) for own, row in rows)
         self.context.inner_steps = outer.inner_steps
         self._config = config
-        self._laws: list[list[Tensor]] = []
+        self._distributions: list[list[Tensor]] = []
         self._vocab_size = 0
 
     def begin(self, outer: Context, sizes: Sequence[int]) -> None:
@@ -156,10 +157,10 @@ class Block(Batch):
             sampling = own.sampling.model_copy(update={"max_new_tokens": size})
             self._rules[number] = StopRule(sampling, outer.eos_ids, len(row.token_ids), longest, None)
             self._reasons[number] = None if self._rules[number].limit > 0 else "full"
-        self._laws = [[] for _ in sizes]
+        self._distributions = [[] for _ in sizes]
 
     def commit(self, verification: Verification, acceptance: Acceptance, acceptor: str) -> list[Commit]:
-        """As ``Batch.commit``, up to the first doubt; keeps the law of every token."""
+        """As ``Batch.commit``, up to the first doubt; keeps the distribution of every token."""
         commits, paths = [], acceptance.path.tolist()
         self._vocab_size = verification.vocab_size
         for row, new in super().commit(verification, acceptance, acceptor):
@@ -169,7 +170,7 @@ class Block(Batch):
                 self._reasons[row] = "doubt"
                 del self._ids[row][len(self._ids[row]) - len(new) + sure :]
             if verification.certain is None:
-                self._laws[row].append(verification.probs[row, slots[:sure]])
+                self._distributions[row].append(verification.probs[row, slots[:sure]])
             commits.append((row, new[:sure]))
         return commits
 
@@ -181,36 +182,36 @@ class Block(Batch):
         if not (config.min_margin or config.max_entropy is not None or config.min_probability):
             return count, False
         if verification.logits is None:
-            laws = verification.probs[row, list(slots)]  # [tokens, vocab]
+            distributions = verification.probs[row, list(slots)]  # [tokens, vocab]
         else:
             scores = verification.logits[row, list(slots)]
-            laws = (scores if scores.dtype == torch.float64 else scores.float()).softmax(dim=-1)
-        unsure = torch.zeros(count, dtype=torch.bool, device=laws.device)
+            distributions = (scores if scores.dtype == torch.float64 else scores.float()).softmax(dim=-1)
+        unsure = torch.zeros(count, dtype=torch.bool, device=distributions.device)
         if config.min_margin:
-            best, second = laws.topk(2, dim=-1).values.unbind(dim=-1)
+            best, second = distributions.topk(2, dim=-1).values.unbind(dim=-1)
             unsure |= best - second < config.min_margin
         if config.max_entropy is not None:
-            unsure |= torch.special.entr(laws).sum(dim=-1) > config.max_entropy
-        unlikely = laws[range(count), list(tokens)] < config.min_probability
+            unsure |= torch.special.entr(distributions).sum(dim=-1) > config.max_entropy
+        unlikely = distributions[range(count), list(tokens)] < config.min_probability
         before = next((place for place, doubt in enumerate(unsure.tolist()) if doubt), None)
         after = next((place + 1 for place, doubt in enumerate(unlikely.tolist()) if doubt), None)
         ends = [place for place in (before, after) if place is not None]
         return min(ends, default=count), bool(ends)
 
     def draft(self, outer: Context) -> Draft:
-        """Return what was emitted since ``begin``, as chains with their laws."""
+        """Return what was emitted since ``begin``, as chains with their distributions."""
         emitted = [ids[start:] for ids, start in zip(self._ids, self._prompts, strict=True)]
         width = max(map(len, emitted))
         if not width:
             return Draft.empty(len(emitted))
         if all(row.sampling.temperature == 0 for row in outer.rows):
-            # A one-hot law is a point mass, and a trial of one costs no pass over the vocabulary.
+            # A one-hot distribution is a point mass, and a trial of one costs no pass over the vocabulary.
             chains = Draft.chains(emitted)
-            no_laws = torch.empty(len(emitted), 0, self._vocab_size)
-            return replace(chains, trials=replace(chains.explicit_trials(), table=no_laws))
-        first = next(law for laws in self._laws for law in laws)
+            no_distributions = torch.empty(len(emitted), 0, self._vocab_size)
+            return replace(chains, trials=replace(chains.explicit_trials(), table=no_distributions))
+        first = next(distribution for distributions in self._distributions for distribution in distributions)
         table = first.new_zeros((len(emitted), width, first.shape[-1]))
-        for row, laws in enumerate(self._laws):
-            if laws:
-                table[row, : len(emitted[row])] = torch.cat(laws)
+        for row, distributions in enumerate(self._distributions):
+            if distributions:
+                table[row, : len(emitted[row])] = torch.cat(distributions)
         return Draft.chains(emitted, table)

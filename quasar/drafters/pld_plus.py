@@ -48,7 +48,7 @@ class PldPlus(Drafter):
     """
 
     name = "pld_plus"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     class Config(Drafter.Config):
         """Options."""
@@ -60,7 +60,7 @@ class PldPlus(Drafter):
 
     _exit: EarlyExit
 
-    def meet(self, verifier: Verifier) -> None:
+    def attach_verifier(self, verifier: Verifier) -> None:
         """Ask for the states after the layer.
 
         Raises:

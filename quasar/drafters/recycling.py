@@ -15,7 +15,7 @@ from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft, Verification
-from quasar.models.own_texts import OwnTexts, remembered_own_texts
+from quasar.models.self_sampled import SelfSampledTexts, remembered_self_sampled_texts
 
 Matrix = dict[int, list[int]]
 """By token, its likeliest successors, best first."""
@@ -93,9 +93,9 @@ class Recycling(Drafter):
     """
 
     name = "recycling"
-    law = "point_mass"
+    drafts_by = "point_mass"
     matched = True
-    _own: OwnTexts | None = None
+    _own: SelfSampledTexts | None = None
 
     class Config(Drafter.Config):
         """Options."""
@@ -117,7 +117,7 @@ class Recycling(Drafter):
     def load(self, models: ModelProvider) -> None:
         """Read or sample the texts that the matrix starts with."""
         if self.config.own_texts:
-            self._own = remembered_own_texts(models)
+            self._own = remembered_self_sampled_texts(models)
             self._carried = self._start()
 
     def describe(self) -> dict[str, Any]:

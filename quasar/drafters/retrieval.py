@@ -27,7 +27,7 @@ class Retrieval(Drafter):
     """
 
     name = "retrieval"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     class Config(Drafter.Config):
         """Options."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from quasar.core.components import Drafter, Law, joint_law
+from quasar.core.components import Drafter, DraftsBy, joint_drafts_by
 from quasar.core.context import Context
 from quasar.core.providers import ModelProvider
 from quasar.core.types import POINT_MASS, Draft, Trials
@@ -31,7 +31,7 @@ class Routed(Drafter):
     """
 
     name = "routed"
-    law: Law = "sampled"  # at most; an instance's is that of its parts
+    drafts_by: DraftsBy = "sampled"  # at most; an instance's is that of its parts
 
     class Config(Drafter.Config):
         """Options."""
@@ -44,12 +44,12 @@ class Routed(Drafter):
     def __init__(self, config: Any = None, policy: Policy | None = None) -> None:
         super().__init__(config)
         self._router = Router(policy or self.config.policy.make(), list(self.config.arms))
-        self.law = joint_law(self.config.arms.values())
+        self.drafts_by = joint_drafts_by(self.config.arms.values())
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
-        """The law is that of its parts."""
-        return {**super().traits(), "law": "of its parts"}
+        """It drafts by what its parts do."""
+        return {**super().traits(), "drafts_by": "of its parts"}
 
     def load(self, models: ModelProvider) -> None:
         """Load the arms."""
@@ -79,7 +79,7 @@ class Routed(Drafter):
         return next(iter(drafts.values())) if len(drafts) == 1 and self._alike() else self._merge(drafts, chosen, vocab)
 
     def _alike(self) -> bool:
-        return len({arm.law for arm in self.config.arms.values()}) == 1
+        return len({arm.drafts_by for arm in self.config.arms.values()}) == 1
 
     def _merge(self, drafts: dict[str, Draft], chosen: Sequence[str], vocab: int) -> Draft:
         """Put drafts of different rows into one; no row has nodes in two of them."""
@@ -88,19 +88,19 @@ class Routed(Drafter):
         num_nodes = torch.zeros(batch, dtype=torch.int64)
         trials = [draft.explicit_trials() for draft in drafts.values()]
         widest = max(each.nodes.shape[1] for each in trials)
-        nodes, laws = torch.zeros((2, batch, widest), dtype=torch.int64).unbind()
+        nodes, sources = torch.zeros((2, batch, widest), dtype=torch.int64).unbind()
         offset = 0
         for (name, draft), each in zip(drafts.items(), trials, strict=True):
             own = torch.tensor([arm == name for arm in chosen])
             tokens[own, : draft.nodes], parents[own, : draft.nodes] = draft.token_ids[own], draft.parents[own]
             num_nodes[own] = draft.num_nodes[own]
             nodes[own, : each.nodes.shape[1]] = each.nodes[own]
-            shifted = torch.where(each.laws == POINT_MASS, POINT_MASS, each.laws + offset)
-            laws[own, : each.nodes.shape[1]] = shifted[own]
+            shifted = torch.where(each.sources == POINT_MASS, POINT_MASS, each.sources + offset)
+            sources[own, : each.nodes.shape[1]] = shifted[own]
             offset += each.table.shape[1]
         merged = Draft(tokens, parents, num_nodes)
-        if self.law != "sampled":
+        if self.drafts_by != "sampled":
             return merged
         tables = [each.table for each in trials if each.table.shape[1]]
         table = torch.cat(tables, dim=1) if tables else torch.empty((batch, 0, vocab))
-        return replace(merged, trials=Trials(nodes, laws, table))
+        return replace(merged, trials=Trials(nodes, sources, table))

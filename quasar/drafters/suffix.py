@@ -15,7 +15,7 @@ from quasar.core.errors import ConfigError
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
 from quasar.drafters.matching.automaton import END, SuffixAutomaton, Text
-from quasar.models.own_texts import OwnTexts, remembered_own_texts
+from quasar.models.self_sampled import SelfSampledTexts, remembered_self_sampled_texts
 
 
 class Suffix(Drafter):
@@ -26,7 +26,7 @@ class Suffix(Drafter):
     """
 
     name = "suffix"
-    law = "point_mass"
+    drafts_by = "point_mass"
     matched = True
 
     class Config(Drafter.Config):
@@ -48,7 +48,7 @@ class Suffix(Drafter):
         )
 
     corpus: SuffixAutomaton | None = None
-    _own: OwnTexts | None = None
+    _own: SelfSampledTexts | None = None
 
     def load(self, models: ModelProvider) -> None:
         """Read the corpus, and read or sample the model's own texts.
@@ -58,7 +58,7 @@ class Suffix(Drafter):
         """
         texts: list[list[int]] = []
         if self.config.own_texts:
-            self._own = remembered_own_texts(models)
+            self._own = remembered_self_sampled_texts(models)
             texts += self._own.texts
         if self.config.corpus is not None:
             texts += read_corpus(self.config.corpus, models)

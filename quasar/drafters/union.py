@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from quasar.core.components import Drafter, Law, joint_law
+from quasar.core.components import Drafter, DraftsBy, joint_drafts_by
 from quasar.core.context import Context
 from quasar.core.types import POINT_MASS, Draft, Trials
 
@@ -25,7 +25,7 @@ class Proposal(NamedTuple):
         parent: its parent's slot there.
         token: the draft token.
         matched: the evidence for it, 0 from a drafter that tells none.
-        law: row of the joint table of laws, ``POINT_MASS`` for none.
+        source: row of the joint table of distributions, ``POINT_MASS`` for none.
     """
 
     depth: int
@@ -34,7 +34,7 @@ class Proposal(NamedTuple):
     parent: int
     token: int
     matched: int
-    law: int
+    source: int
 
 
 class Union(Drafter):
@@ -47,7 +47,7 @@ class Union(Drafter):
     """
 
     name = "union"
-    law: Law = "sampled"  # at most; an instance's is that of its parts
+    drafts_by: DraftsBy = "sampled"  # at most; an instance's is that of its parts
 
     class Config(Drafter.Config):
         """Options."""
@@ -60,13 +60,13 @@ class Union(Drafter):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        self.law = joint_law(self.config.drafters)
+        self.drafts_by = joint_drafts_by(self.config.drafters)
         self.matched = all(drafter.matched for drafter in self.config.drafters)
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
-        """The law is that of its parts, and so is the evidence."""
-        return {**super().traits(), "law": "of its parts", "matched": "of its parts"}
+        """It drafts by what its parts do, and so is the evidence theirs."""
+        return {**super().traits(), "drafts_by": "of its parts", "matched": "of its parts"}
 
     def describe(self) -> dict[str, Any]:
         """What the drafters say."""
@@ -79,29 +79,29 @@ class Union(Drafter):
         tables = [draft.trials.table for draft in drafts if draft.trials is not None and draft.trials.table.shape[1]]
         merged = [self._merge(proposals) for proposals in _proposals(drafts)]
         tree = Draft.trees([nodes for nodes, _, _ in merged], [best for _, _, best in merged] if self.matched else None)
-        if self.law != "sampled":
+        if self.drafts_by != "sampled":
             return tree
         width = max(len(trials) for _, trials, _ in merged)
         padded = [[*trials, *[(0, POINT_MASS)] * (width - len(trials))] for _, trials, _ in merged]
         both = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), width, 2)
-        table = torch.cat(tables, dim=1) if tables else _no_laws(context)
+        table = torch.cat(tables, dim=1) if tables else _no_distributions(context)
         return replace(tree, trials=Trials(both[..., 0], both[..., 1], table))
 
     def _merge(self, proposals: list[Proposal]) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[int]]:
         """Put the proposals of one row into one tree, as far as the budget goes.
 
         Returns:
-            Nodes as (token, parent slot), trials as (slot, law) in the order in which they are to be tried, and the
-            best evidence for every node.
+            Nodes as (token, parent slot), trials as (slot, source) in the order in which they are to be tried,
+            and the best evidence for every node.
         """
         if self.config.order == "breadth":
             proposals.sort(key=lambda each: each.depth)
-        most, samples = self.config.max_nodes, self.law == "sampled"
+        most, samples = self.config.max_nodes, self.drafts_by == "sampled"
         slots: dict[tuple[int, int], int] = {}  # of each node (token, parent slot)
         homes: dict[tuple[int, int], int] = {}  # of each node (drafter, slot in its draft): the slot here
         tried: list[tuple[int, int, int]] = []
         best: list[int] = []
-        for depth, drafter, own, parent, token, matched, law in proposals:
+        for depth, drafter, own, parent, token, matched, source in proposals:
             home = homes.get((drafter, parent)) if parent else 0
             if home is None or (samples and len(tried) >= most):
                 continue
@@ -114,10 +114,10 @@ class Union(Drafter):
             elif matched > best[slot - 1]:
                 best[slot - 1] = matched
             homes[drafter, own] = slot
-            tried.append((depth, slot, law))
+            tried.append((depth, slot, source))
         # A node that two drafters drew is tried twice, before its children are.
         tried.sort(key=lambda each: each[0])
-        return list(slots), [(slot, law) for _, slot, law in tried], best
+        return list(slots), [(slot, source) for _, slot, source in tried], best
 
 
 def _proposals(drafts: Sequence[Draft]) -> Iterator[list[Proposal]]:
@@ -128,9 +128,11 @@ def _proposals(drafts: Sequence[Draft]) -> Iterator[list[Proposal]]:
         if trials is None:  # not by `explicit_trials`: more tensors would take longer than all the rest
             tried = [[(slot, POINT_MASS) for slot in range(1, count + 1)] for count in counts]
         else:
-            laws = torch.where(trials.laws == POINT_MASS, POINT_MASS, trials.laws + offset)
+            distributions = torch.where(trials.sources == POINT_MASS, POINT_MASS, trials.sources + offset)
             offset += trials.table.shape[1]
-            tried = [list(zip(*row, strict=True)) for row in zip(trials.nodes.tolist(), laws.tolist(), strict=True)]
+            tried = [
+                list(zip(*row, strict=True)) for row in zip(trials.nodes.tolist(), distributions.tolist(), strict=True)
+            ]
         matched = [[0] * count for count in counts] if draft.matched is None else draft.matched
         lists.append((counts, draft.token_ids.tolist(), draft.parents.tolist(), matched, tried))
     for row in range(drafts[0].batch):
@@ -139,15 +141,15 @@ def _proposals(drafts: Sequence[Draft]) -> Iterator[list[Proposal]]:
             own, depths = parents[row][: counts[row]], [0]
             for parent in own:
                 depths.append(depths[parent] + 1)
-            for slot, law in tried[row]:
+            for slot, source in tried[row]:
                 if slot:
                     node = slot - 1
                     found.append(
-                        Proposal(depths[slot], number, slot, own[node], tokens[row][node], matched[row][node], law)
+                        Proposal(depths[slot], number, slot, own[node], tokens[row][node], matched[row][node], source)
                     )
         yield found
 
 
-def _no_laws(context: Context) -> Tensor:
+def _no_distributions(context: Context) -> Tensor:
     vocab = 0 if context.verification is None else context.verification.vocab_size
     return torch.empty((context.batch, 0, vocab))

@@ -22,15 +22,15 @@ _TAIL = 4
 class Universal(Drafter):
     """Let a model with another tokenizer draft: its greedy continuation, spelt in the target's tokens.
 
-    What comes back from text has no draft law, so it is a point mass, and exact at any temperature. The prompt is
-    spelt in the draft model's tokens once, the output again at every step.
+    What comes back from text has no draft distribution, so it is a point mass, and exact at any temperature. The prompt
+    is spelt in the draft model's tokens once, the output again at every step.
 
     Source: universal assisted generation in transformers (Hugging Face and Intel, 2024); string-level exact match in
     Timor et al., arXiv 2502.05202, algorithm 2.
     """
 
     name = "universal"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     class Config(Drafter.Config):
         """Options."""

@@ -1,4 +1,4 @@
-"""``quasar fidelity``: load two verifiers of one model, compare their laws on the reference's own text, and report."""
+"""``quasar fidelity``: compare the distributions of two verifiers on the reference's own text."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def fidelity(
     """Compare two pipelines' verifiers, teacher-forced on greedy continuations by the reference.
 
     Args:
-        reference: continues the prompts, and gives the laws that the other's are measured against.
+        reference: continues the prompts, and gives the distributions that the other's are measured against.
         other: is measured.
         prompts: task and ids of each.
         max_new_tokens: longest continuation; it ends at an end of text too.
@@ -136,8 +136,8 @@ def fidelity(
         texts = continuations(reference, prompts, max_new_tokens, bar.update)
     tasks: dict[str, list[Mapping[str, Any]]] = {}
     for text in tqdm(texts, desc="prompts compared", disable=quiet, file=sys.stderr):
-        laws = [teacher_forced(model, text) for model in models]
-        tasks.setdefault(text.task, []).append(differences(laws[0], laws[1]))
+        distributions = [teacher_forced(model, text) for model in models]
+        tasks.setdefault(text.task, []).append(differences(distributions[0], distributions[1]))
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "verifier": _described(other),
@@ -162,7 +162,7 @@ def _model(pipeline: Pipeline) -> Any:
 
 def _described(pipeline: Pipeline) -> dict[str, Any]:
     verifier = pipeline.composition.verifier
-    return {**verifier.resolved(), **verifier.describe(), "judges_by": verifier.reference()}
+    return {**verifier.as_yaml(), **verifier.describe(), "judges_by": verifier.reference()}
 
 
 def continuations(

@@ -1,4 +1,4 @@
-"""Two models' laws at the same places of the same text, and what their differences amount to."""
+"""Two models' distributions at the same places of the same text, and what their differences amount to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quasar.core.laws import most_likely
+from quasar.core.distributions import most_likely
 from quasar.core.models import LanguageModel
 from quasar.core.types import Draft
 from quasar.models.session import Session
@@ -44,7 +44,8 @@ def differences(reference: Tensor, other: Tensor) -> dict[str, Tensor]:
     """Return the measures at each place, ``[places]`` float64.
 
     Args:
-        reference: logits ``[places, vocab]``; at temperature 1 they give the law that the other is measured against.
+        reference: logits ``[places, vocab]``; at temperature 1 they give the distribution that the other is measured
+            against.
         other: logits of the same shape.
     """
     p, q = reference.double().log_softmax(dim=-1), other.double().log_softmax(dim=-1)

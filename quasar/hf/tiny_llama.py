@@ -15,7 +15,7 @@ def tiny_llama(vocab_size: int, seed: int) -> Any:
         torch.manual_seed(seed)
         return LlamaForCausalLM(
             LlamaConfig(
-                vocab_size=vocab_size, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-                num_key_value_heads=2, max_position_embeddings=512,
+                vocab_size=vocab_size, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
             )
         )  # fmt: skip

@@ -13,15 +13,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from quasar.core import laws
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.distributions import slot_distributions
 from quasar.core.models import LanguageModel, describe
 from quasar.core.providers import ModelProvider
 from quasar.core.rows import Row, TokenView
 from quasar.core.streams import draw
 from quasar.core.types import Draft
-from quasar.models.sampled_trees import SampledTree, draft_of, laws_at_slots
+from quasar.models.sampled_trees import SampledTree, distributions_at_slots, draft_of
 from quasar.models.session import Session
 
 _MOST_DRAWS = 256
@@ -30,12 +30,12 @@ _MOST_DRAWS = 256
 class SamplingDrafter(Drafter):
     """A drafter that samples chains from what some model says of a text; a subclass says how to ask it.
 
-    Its laws are over the target's vocabulary and after the request's own temperature and processors.
+    Its distributions are over the target's vocabulary and after the request's own temperature and processors.
 
     Source: Leviathan et al., arXiv 2211.17192.
     """
 
-    law = "sampled"
+    drafts_by = "sampled"
 
     class Config(Drafter.Config):
         """Options."""
@@ -58,41 +58,41 @@ class SamplingDrafter(Drafter):
         """Return the model's logits at the end of every text, ``[batch, 1, vocab]``."""
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
-        """Return sampled trees with their laws."""
+        """Return sampled trees with their distributions."""
         assert context.verification is not None  # the engine reads the prompt before it asks for drafts
         reach = [self._reach(row, limit) for row, limit in zip(context.rows, budget, strict=True)]
         grown, tables = [SampledTree() for _ in context.rows], []
-        first_law = 0
+        first_distribution = 0
         for level, count in enumerate(self.config.shape()):
             for tree, depth in zip(grown, reach, strict=True):
                 tree.tips = tree.tips if level < depth else []
             if not any(tree.tips for tree in grown):
                 break
-            table, usable = self._laws(context, grown)
+            table, usable = self._distributions(context, grown)
             sources = [[spot for tip in tree.tips for spot in [tree.spots().index(tip)] * count] for tree in grown]
             tokens = _draw(context, table, sources, level)
             for tree, chosen, drawn, good in zip(grown, sources, tokens, usable, strict=True):
                 spots, pairs = tree.spots(), zip(chosen, drawn, strict=False)
-                tree.note_laws(first_law)
-                tree.tips = [tree.add(token, spots[s], first_law + s) for s, token in pairs if good[s]]
+                tree.note_distributions(first_distribution)
+                tree.tips = [tree.add(token, spots[s], first_distribution + s) for s, token in pairs if good[s]]
             tables.append(table)
-            first_law += table.shape[1]
+            first_distribution += table.shape[1]
         draft = draft_of(grown, tables)
-        if not self.next_laws:
+        if not self.next_distributions:
             return draft
         for tree in grown:
             tree.turn_to_unknown()
-            tree.note_laws(first_law)
-        tables.append(self._laws(context, grown)[0])
-        return replace(draft, next_laws=laws_at_slots(grown, tables))
+            tree.note_distributions(first_distribution)
+        tables.append(self._distributions(context, grown)[0])
+        return replace(draft, next_distributions=distributions_at_slots(grown, tables))
 
     def _reach(self, row: Row, limit: int) -> int:
         """Return how deeply a row can be drafted: the draft model may be shorter than the target."""
         longest = self._longest()
         return max(0, limit if longest is None else min(limit, longest - len(row.token_ids)))
 
-    def _laws(self, context: Context, grown: Sequence[SampledTree]) -> tuple[Tensor, list[list[bool]]]:
-        """Return the laws at the tips of every row, and whether to draw there.
+    def _distributions(self, context: Context, grown: Sequence[SampledTree]) -> tuple[Tensor, list[list[bool]]]:
+        """Return the distributions at the tips of every row, and whether to draw there.
 
         Returns:
             ``[batch, spots, vocab]``, and as many truth values; rows with fewer tips are padded with anything.
@@ -102,8 +102,9 @@ class SamplingDrafter(Drafter):
         slots = [tree.spots() or [0] for tree in grown]
         width = max(map(len, slots))
         index = torch.tensor([[*row, *[0] * (width - len(row))] for row in slots])
-        # Finite where laws are told: there has to be one even if the processors leave nothing that the model can say.
-        least = -1e4 if self.next_laws else -torch.inf
+        # Finite where distributions are told: there has to be one even if the processors leave nothing that the model
+        # can say.
+        least = -1e4 if self.next_distributions else -torch.inf
         logits = _over(self._logits(context, grown, index), vocab, least)
         scores = logits.flatten(0, 1)
         views = [
@@ -111,8 +112,8 @@ class SamplingDrafter(Drafter):
             for row, tree, chosen in zip(context.rows, grown, index.tolist(), strict=True)
             for slot in chosen
         ]
-        found = laws.law(scores[:, None], Draft.empty(len(views)), views).reshape(len(grown), width, vocab)
-        # A law is not a number where the processors leave nothing that the draft model can say.
+        found = slot_distributions(scores[:, None], Draft.empty(len(views)), views).reshape(len(grown), width, vocab)
+        # A distribution is not a number where the processors leave nothing that the draft model can say.
         usable = found.amax(dim=-1) > 0
         if self.config.min_confidence:
             usable &= logits.float().softmax(dim=-1).amax(dim=-1) >= self.config.min_confidence
@@ -144,8 +145,9 @@ class ModelDrafter(SamplingDrafter):
         expansion: tuple[Annotated[int, Field(ge=1, le=16)], ...] = Field(
             (), description="A tree instead of chains: how many children are drawn at every node, level by level."
         )
-        next_laws: bool = Field(
-            False, description="Tell the law after the last token too, for acceptor relaxed: one more forward a step."
+        next_distributions: bool = Field(
+            False,
+            description="Tell the distribution after the last token too, for acceptor relaxed; one more forward.",
         )
 
         @model_validator(mode="after")
@@ -156,18 +158,20 @@ class ModelDrafter(SamplingDrafter):
                 raise ValueError(f"a draft should have at most {_MOST_DRAWS} nodes")
             return self
 
+        second_names = {"next_laws": "next_distributions"}  # noqa: RUF012
+
         def shape(self) -> tuple[int, ...]:
             """Return how many children are drawn at every node of a level."""
             return self.expansion or (self.num_drafts, *[1] * (self.num_speculative_tokens - 1))
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        self.next_laws = self.config.next_laws
+        self.next_distributions = self.config.next_distributions
 
     @classmethod
     def traits(cls) -> dict[str, Any]:
-        """The law; whether it is told everywhere is an option."""
-        return {**super().traits(), "next_laws": "by option"}
+        """The distribution; whether it is told everywhere is an option."""
+        return {**super().traits(), "next_distributions": "by option"}
 
     @abstractmethod
     def load_model(self, models: ModelProvider) -> LanguageModel:
@@ -232,7 +236,7 @@ def _over(logits: Tensor, vocab: int, least: float) -> Tensor:
 
 
 def _draw(context: Context, table: Tensor, sources: Sequence[Sequence[int]], level: int) -> list[list[int]]:
-    """Draw a token from the law of every source; numbers of draws do not depend on what other rows do."""
+    """Draw a token from the distribution of every source; numbers of draws do not depend on what other rows do."""
     width = max(map(len, sources))
     index = torch.tensor([[*row, *[0] * (width - len(row))] for row in sources])
     numbers = (level * _MOST_DRAWS + torch.arange(width)).expand(context.batch, width)

@@ -16,7 +16,7 @@ from quasar.core.errors import ConfigError
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.backend_choice import choose_backend
-from quasar.models.own_texts import own_texts
+from quasar.models.self_sampled import self_sampled_texts
 
 Method = Literal["block_influence", "last", "uniform"]
 """Which layers go: those that change their input least, the deepest ones, or some in even distances."""
@@ -134,5 +134,5 @@ def block_influences(model: LanguageModel) -> tuple[float, ...]:
     Source: ShortGPT, Men et al., arXiv 2403.03853, equation 1. There the text is a corpus; here nothing is downloaded,
     and no benchmark can leak in.
     """
-    states = pairwise(model.layer_states(torch.tensor(own_texts(model, _TEXTS, _TOKENS))))
+    states = pairwise(model.layer_states(torch.tensor(self_sampled_texts(model, _TEXTS, _TOKENS))))
     return tuple(1 - float(torch.cosine_similarity(x.double(), y.double(), dim=-1).mean()) for x, y in states)

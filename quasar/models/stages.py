@@ -151,7 +151,7 @@ class EarlyExit:
 
 
 def early_exit(verifier: Verifier, layer: int | None, drafter: str, option: str) -> EarlyExit:
-    """Open a loaded verifier's model after its first layers; for ``Drafter.meet``.
+    """Open a loaded verifier's model after its first layers; for ``Drafter.attach_verifier``.
 
     Args:
         verifier: from then on it runs its model in stages.

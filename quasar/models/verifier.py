@@ -62,7 +62,7 @@ class ModelVerifier(Verifier):
 
         return context.scratch(self, make)
 
-    def rows_forwarded(self, context: Context) -> int:
+    def positions_forwarded(self, context: Context) -> int:
         """Columns computed so far for these requests."""
         return self._session(context).columns_forwarded
 
@@ -75,6 +75,6 @@ class ModelVerifier(Verifier):
         return self._session(context).nbytes
 
     def verify(self, context: Context, draft: Draft) -> Verification:
-        """Forward the tokens that are not cached and the draft; return the laws after each slot."""
+        """Forward the tokens that are not cached and the draft; return the distributions after each slot."""
         logits = self._session(context).forward([row.token_ids for row in context.rows], draft)
-        return context.judge(draft, logits)
+        return context.verification_of(draft, logits)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quasar.core.components import Acceptor, Component, Drafter, Verifier
+from quasar.core.component import Component
+from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.config import ComponentSpec, PipelineSpec, validate
 from quasar.core.errors import CompositionError, ConfigError
 from quasar.core.sampling import SamplingParams
@@ -27,8 +28,9 @@ class Composition:
         drafter: proposes.
         verifier: scores.
         acceptor: decides.
-        exact_with_respect_to: the model whose law the output follows; a relaxed pipeline has ``None``, or a mixture.
-        relaxed: the output does not follow the verifier's law, by design; every output says so.
+        exact_with_respect_to: the model whose distribution the output follows; a relaxed pipeline has ``None``, or a
+            mixture.
+        relaxed: the output does not follow the verifier's distribution, by design; every output says so.
         same_text: the text equals plain decoding's with the same verifier, token for token, at any temperature.
         reason: why, in a sentence.
     """
@@ -44,16 +46,16 @@ class Composition:
     @property
     def is_plain(self) -> bool:
         """Whether nothing is ever drafted."""
-        return self.drafter.law == "none"
+        return self.drafter.drafts_by == "none"
 
-    def resolved(self) -> dict[str, Any]:
+    def as_yaml(self) -> dict[str, Any]:
         """Every option with its value, defaults included."""
         parts: tuple[tuple[str, Component], ...] = (
             ("drafter", self.drafter),
             ("verifier", self.verifier),
             ("acceptor", self.acceptor),
         )
-        return {kind: part.resolved() for kind, part in parts}
+        return {kind: part.as_yaml() for kind, part in parts}
 
 
 def build(kind: str, spec: ComponentSpec, finder: Finder, where: str) -> Component:
@@ -117,10 +119,10 @@ def fit(
         CompositionError: naming both components and the trait that clashes.
     """
     acceptor.check(sampling)
-    if drafter.law not in acceptor.laws:
+    if drafter.drafts_by not in acceptor.takes:
         raise CompositionError(
-            f"drafter '{drafter.name}' drafts by the law '{drafter.law}', and acceptor '{acceptor.name}' takes "
-            f"{', '.join(sorted(acceptor.laws))} only."
+            f"drafter '{drafter.name}' drafts by '{drafter.drafts_by}', and acceptor '{acceptor.name}' takes "
+            f"{', '.join(sorted(acceptor.takes))} only."
         )
     if not acceptor.is_exact():
         if must_be_exact:
@@ -133,15 +135,15 @@ def fit(
     if reference is None:
         if must_be_exact:
             raise CompositionError(
-                f"'exact: true' cannot be kept: verifier '{verifier.name}' does not follow one model's law; use 'full' "
-                "or 'int8'."
+                f"'exact: true' cannot be kept: verifier '{verifier.name}' does not follow one model's distribution; "
+                "use 'full' or 'int8'."
             )
         return Composition(drafter, verifier, acceptor, None, True, False, f"relaxed by verifier '{verifier.name}'")
-    point = drafter.law in ("none", "point_mass") or sampling.temperature == 0
+    point = drafter.drafts_by in ("none", "point_mass") or sampling.temperature == 0
     same_text = acceptor.target_stream and (point or acceptor.couples)
     how = (
         "every token is the target stream's own, so the text is plain decoding's"
         if same_text
-        else f"drafts of law '{drafter.law}' are accepted by their ratio to the target law"
+        else f"drafts by '{drafter.drafts_by}' are accepted by their ratio to the target distribution"
     )
     return Composition(drafter, verifier, acceptor, reference, False, same_text, how)

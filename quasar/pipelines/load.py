@@ -47,7 +47,7 @@ def load_pipeline(
         drafter: a name, or a mapping with ``use`` and options, as in YAML.
         verifier: the same.
         acceptor: the same.
-        exact: refuse a pipeline whose output does not follow its verifier's law exactly.
+        exact: refuse a pipeline whose output does not follow its verifier's distribution exactly.
         sampling: checked against the components now instead of at the first ``generate``.
         device: ``auto``, ``cpu`` or ``cuda``.
         plugins: local Python files with hooks.

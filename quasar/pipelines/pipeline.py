@@ -39,14 +39,14 @@ class Pipeline:
         self.composition, self.tokenizer, self.eos_ids = composition, tokenizer, tuple(eos_ids)
         for component in (composition.drafter, composition.verifier, composition.acceptor):
             component.load(models)
-        composition.drafter.meet(composition.verifier)
+        composition.drafter.attach_verifier(composition.verifier)
         self._clock = device_clock(models.device)
 
     def requests(
         self,
         prompts: Sequence[Sequence[int]],
         sampling: SamplingParams | Sequence[SamplingParams],
-        prompt_ids: Sequence[str],
+        prompt_names: Sequence[str],
         sample_index: int = 0,
         logits_processors: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (),
     ) -> list[Request]:
@@ -55,7 +55,7 @@ class Pipeline:
         Args:
             prompts: ids of each prompt.
             sampling: parameters for all, or for each.
-            prompt_ids: names in the random streams.
+            prompt_names: names in the random streams.
             sample_index: which sample of each.
             logits_processors: the user's own pure functions of (prefixes ``[n, length]``, logits ``[n, vocab]``).
 
@@ -78,7 +78,7 @@ class Pipeline:
         return [
             Request(ids, params, name, sample_index,
                     build_processors(params, len(ids), self.eos_ids, logits_processors))
-            for ids, params, name in zip(prompts, each, prompt_ids, strict=True)
+            for ids, params, name in zip(prompts, each, prompt_names, strict=True)
         ]  # fmt: skip
 
     def engine(self, on_step: Callable[[StepRecord], None] | None = None) -> Engine:

@@ -10,7 +10,8 @@ import inspect
 from typing import Any, get_args
 
 from quasar.core.backends import Backend
-from quasar.core.components import Acceptor, Component, Drafter, Law, Verifier
+from quasar.core.component import Component
+from quasar.core.components import Acceptor, Drafter, DraftsBy, Verifier
 
 BASES: dict[str, type[Component]] = {"drafter": Drafter, "verifier": Verifier, "acceptor": Acceptor}
 """The base class of each kind of component."""
@@ -85,15 +86,15 @@ def _config_fault(component: type[Component]) -> str | None:
 
 
 def _trait_fault(component: type[Component]) -> str | None:
-    known = get_args(Law)
+    known = get_args(DraftsBy)
     claimed: set[Any] = set()
     if issubclass(component, Drafter):
-        claimed = {getattr(component, "law", None)}
+        claimed = {getattr(component, "drafts_by", None)}
     elif issubclass(component, Acceptor):
-        claimed = set(getattr(component, "laws", ()))
+        claimed = set(getattr(component, "takes", ()))
     unknown = sorted(map(repr, claimed.difference(known)))
     if unknown:
-        return f"class {component.__name__} has the unknown law {', '.join(unknown)}; laws are {', '.join(known)}"
+        return f"class {component.__name__} drafts by or takes {', '.join(unknown)}; known are {', '.join(known)}"
     try:
         component.traits()
         component.summary()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
 
     from quasar.core.backends import Backend
-    from quasar.core.components import Component
+    from quasar.core.component import Component
     from quasar.core.records import StepRecord
 
 __all__ = ["HOOKS", "KINDS", "Listed", "Registry", "Source", "hookimpl", "load_registry"]
@@ -221,7 +221,9 @@ class Registry:
 
     def _sound(self, kind: str, name: str) -> Any | None:
         """Return what ``name`` stands for, ``None`` if nobody provides it."""
-        named = [entry for entry in self._collect(kind) if entry.name == name]
+        entries = self._collect(kind)
+        named = [entry for entry in entries if entry.name == name]
+        named = named or [entry for entry in entries if name in getattr(entry.value, "second_names", ())]
         for entry in named:
             if entry.error is None:
                 return entry.value

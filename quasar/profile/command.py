@@ -99,7 +99,7 @@ def profile(
     return {
         "schema_version": SCHEMA_VERSION,
         "model": model.name,
-        "verifier": {**pipeline.composition.resolved()["verifier"], **verifier.describe()},
+        "verifier": {**pipeline.composition.as_yaml()["verifier"], **verifier.describe()},
         "bytes_read_per_forward": read,
         "read_bandwidth_bytes_per_second": bandwidth,
         "floor_ms": 1e3 * read / bandwidth,

@@ -106,7 +106,7 @@ class Bandit(Policy):
 
     All requests of a batch get one arm, because their steps take their time together. What it learns outlives the
     requests, so which arm serves a prompt depends on the prompts before it and on the clock; under exact arms the text
-    does not, in law, and with point-mass drafts not at all.
+    does not, in distribution, and with point-mass drafts not at all.
 
     Source: UCB1 (Auer, Cesa-Bianchi and Fischer, 2002), its bound scaled by the arm's own mean.
     """

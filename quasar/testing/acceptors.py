@@ -22,7 +22,7 @@ from quasar.testing.contexts import (
     make_context,
     probability_of_texts,
 )
-from quasar.testing.laws import SMALLEST_P
+from quasar.testing.distributions import SMALLEST_P
 from quasar.testing.references import (
     ExactAcceptor,
     NoDrafts,
@@ -42,7 +42,7 @@ _DRAFTERS: dict[str, tuple[Callable[[], Drafter], ...]] = {
 
 
 def check_acceptor(make: Make, findings: Findings) -> None:
-    """Show an acceptor drafts of every law that it takes, then compare its texts with what it promises.
+    """Show an acceptor drafts of every kind that it takes, then compare its texts with what it promises.
 
     Args:
         make: makes a fresh instance.
@@ -58,7 +58,7 @@ def _temperatures(acceptor: Acceptor) -> tuple[float, ...]:
 
 
 def _drafters(acceptor: Acceptor) -> list[Callable[[], Drafter]]:
-    return [drafter for law in sorted(acceptor.laws) for drafter in _DRAFTERS[law]]
+    return [drafter for kind in sorted(acceptor.takes) for drafter in _DRAFTERS[kind]]
 
 
 def _check_temperatures(make: Make, findings: Findings) -> None:
@@ -117,7 +117,7 @@ def _tensors(verification: Verification) -> list[Tensor]:
     draft, trials = verification.draft, verification.draft.trials
     found = [verification.probs, draft.token_ids, draft.parents, draft.num_nodes]
     found += [] if verification.logits is None else [verification.logits]
-    return found if trials is None else [*found, trials.nodes, trials.laws, trials.table]
+    return found if trials is None else [*found, trials.nodes, trials.sources, trials.table]
 
 
 def _shape_fault(acceptance: Acceptance, draft: Draft) -> tuple[Fault, str] | None:
@@ -174,14 +174,14 @@ def _check_memory(make: Make, findings: Findings) -> None:
 
 
 def _check_texts(make: Make, findings: Findings) -> None:
-    """Compare texts with plain decoding's where they must be the same, and with the target's law elsewhere."""
+    """Compare texts with plain decoding's where they must be the same, and with the target's distribution elsewhere."""
     acceptor = make()
     plain = {t: generate(NoDrafts(), ExactAcceptor(), PROMPTS, t, 12) for t in _temperatures(acceptor)}
     for drafter in _drafters(acceptor):
         if findings:
             return
         name = drafter().name
-        stream = acceptor.target_stream and (drafter().law != "sampled" or acceptor.couples)
+        stream = acceptor.target_stream and (drafter().drafts_by != "sampled" or acceptor.couples)
         for temperature, expected in plain.items():
             same_text = acceptor.is_exact() and (temperature == 0 or stream)
             done = generate(drafter(), make(), PROMPTS, temperature, 12) if same_text else expected
@@ -191,5 +191,5 @@ def _check_texts(make: Make, findings: Findings) -> None:
         if acceptor.is_exact() and not acceptor.greedy_only and not stream:
             p = probability_of_texts(drafter(), make(), _TEXTS)
             if p < SMALLEST_P:
-                text = f"the texts do not follow the target's law (chi-square p = {p:.1g}, drafts of {name})."
+                text = f"the texts do not follow the target's distribution (chi-square p = {p:.1g}, drafts of {name})."
                 findings.add(Fault.EXACTNESS, text)

@@ -17,7 +17,7 @@ from quasar.core.records import Generation
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams, draw
 from quasar.core.types import Draft
-from quasar.testing.laws import SMALLEST_P, texts_against_law
+from quasar.testing.distributions import SMALLEST_P, texts_against_distribution
 from quasar.testing.references import TARGET, TableVerifier
 
 Kind = TypeVar("Kind")
@@ -42,8 +42,8 @@ class Fault(StrEnum):
     CHANCE = "not deterministic"
     MEMORY = "state kept across prompts"
     FOREIGN = "foreign random numbers"
-    PROCESSORS = "law from before the processors"
-    LAW = "tokens do not follow their law"
+    PROCESSORS = "distribution from before the processors"
+    DISTRIBUTION = "tokens do not follow their distribution"
     PATH = "path that is not in the draft"
     EXACTNESS = "false claim of exactness"
     STREAM = "false claim of the target stream"
@@ -204,7 +204,7 @@ def generate(
 
 
 def probability_of_texts(drafter: Drafter, acceptor: Acceptor, count: int) -> float:
-    """Return the probability of texts as far from the target's law as those of this pipeline, at temperature 1.
+    """Return the probability of texts as far from the target's distribution as this pipeline's, at temperature 1.
 
     Args:
         drafter: of the pipeline.
@@ -215,7 +215,7 @@ def probability_of_texts(drafter: Drafter, acceptor: Acceptor, count: int) -> fl
     for samples in (range(count), range(count, 6 * count)):
         done = generate(drafter, acceptor, [prompt] * len(samples), 1.0, 4, samples)
         texts = torch.tensor([each.token_ids for each in done])
-        p = texts_against_law(texts, TARGET.double().softmax(dim=-1), prompt[-1])
+        p = texts_against_distribution(texts, TARGET.double().softmax(dim=-1), prompt[-1])
         if not SMALLEST_P < p < _SUSPICIOUS_P:
             break
     return p

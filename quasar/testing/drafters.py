@@ -29,7 +29,7 @@ from quasar.testing.contexts import (
     probability_of_texts,
     processor_of,
 )
-from quasar.testing.laws import SMALLEST_P, draws_against_laws, independence
+from quasar.testing.distributions import SMALLEST_P, draws_against_distributions, independence
 from quasar.testing.references import ExactAcceptor, TableVerifier
 from quasar.testing.tiny_model import VOCAB
 
@@ -48,8 +48,10 @@ def check_drafter(make: Make, findings: Findings) -> None:
         findings: where faults go.
     """
     drafter = make()
-    for check in (_check_drafts, _check_chance, _check_foreign, _check_laws, _check_memory, _check_text):
-        if findings or (drafter.law != "sampled" and check in (_check_foreign, _check_laws, _check_text)):
+    for check in (_check_drafts, _check_chance, _check_foreign, _check_distributions, _check_memory, _check_text):
+        if findings or (
+            drafter.drafts_by != "sampled" and check in (_check_foreign, _check_distributions, _check_text)
+        ):
             continue
         check(make, findings)
 
@@ -82,8 +84,8 @@ def _check_shape(draft: Draft, budget: Sequence[int], drafter: Drafter, findings
     """Look at one draft; what has no name of its own is left to the check that the engine makes."""
     if isinstance(draft, Draft) and _is_square(draft, len(budget)):
         used = trees.used(draft)
-        if drafter.law == "none" and bool(used.any()):
-            return findings.add(Fault.TRAITS, "its law is 'none' and it drafted.")
+        if drafter.drafts_by == "none" and bool(used.any()):
+            return findings.add(Fault.TRAITS, "it drafts by 'none' and it drafted.")
         wrong = draft.token_ids[used & ((draft.token_ids < 0) | (draft.token_ids >= VOCAB))]
         if wrong.numel():
             return findings.add(Fault.RANGE, f"token ids {sorted(set(wrong.tolist()))}, the vocabulary has {VOCAB}.")
@@ -93,22 +95,27 @@ def _check_shape(draft: Draft, budget: Sequence[int], drafter: Drafter, findings
                     fault = Fault.BUDGET if most else Fault.FINISHED
                     return findings.add(fault, f"a path of {longest} tokens in row {row}, whose budget is {most}.")
         if _drawn(draft) is not None and not _possible(draft):
-            return None  # a token that its law excludes: the check of the laws says more
-    if drafter.next_laws and not _are_laws(draft.next_laws, (draft.batch, draft.nodes + 1, VOCAB)):
-        return findings.add(Fault.SHAPE, "its trait 'next_laws' promises a law after every slot, in 'next_laws'.")
+            return None  # a token that its distribution excludes: the check of the distributions says more
+    if drafter.next_distributions and not _are_distributions(
+        draft.next_distributions, (draft.batch, draft.nodes + 1, VOCAB)
+    ):
+        return findings.add(
+            Fault.SHAPE,
+            "its trait 'next_distributions' promises a distribution after every slot, in 'next_distributions'.",
+        )
     if drafter.matched and draft.matched is None:
         return findings.add(Fault.SHAPE, "its trait 'matched' promises evidence for every node, in 'matched'.")
     try:
-        check_draft(draft, budget, VOCAB, drafter.law, drafter.name)
+        check_draft(draft, budget, VOCAB, drafter.drafts_by, drafter.name)
     except ContractError as error:
         findings.add(Fault.SHAPE, str(error))
     return None
 
 
-def _are_laws(laws: Tensor | None, shape: tuple[int, ...]) -> bool:
-    if not isinstance(laws, Tensor) or tuple(laws.shape) != shape:
+def _are_distributions(distributions: Tensor | None, shape: tuple[int, ...]) -> bool:
+    if not isinstance(distributions, Tensor) or tuple(distributions.shape) != shape:
         return False
-    return bool((laws >= 0).all()) and bool(((laws.sum(dim=-1) - 1).abs() < 1e-3).all())
+    return bool((distributions >= 0).all()) and bool(((distributions.sum(dim=-1) - 1).abs() < 1e-3).all())
 
 
 def _is_square(draft: Draft, batch: int) -> bool:
@@ -121,25 +128,25 @@ def _is_square(draft: Draft, batch: int) -> bool:
 
 
 def _drawn(draft: Draft) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return row, node and law of every sampled trial, as (rows, nodes, laws ``[n, vocab]``); ``None`` if unsound."""
+    """Return (rows, nodes, distributions ``[n, vocab]``) of every sampled trial; ``None`` if unsound."""
     trials = draft.trials
     if trials is None:
         return None
     try:
-        rows, columns = ((trials.nodes > 0) & (trials.laws != POINT_MASS)).nonzero().unbind(dim=1)
-        laws = trials.table[rows, trials.laws[rows, columns]]
+        rows, columns = ((trials.nodes > 0) & (trials.sources != POINT_MASS)).nonzero().unbind(dim=1)
+        distributions = trials.table[rows, trials.sources[rows, columns]]
         nodes = trials.nodes[rows, columns] - 1
         draft.token_ids[rows, nodes]
     except (IndexError, RuntimeError, TypeError, AttributeError):
         return None
-    return (rows, nodes, laws) if laws.shape[-1] == VOCAB else None
+    return (rows, nodes, distributions) if distributions.shape[-1] == VOCAB else None
 
 
 def _possible(draft: Draft) -> bool:
     drawn = _drawn(draft)
     assert drawn is not None
-    rows, nodes, laws = drawn
-    return bool((laws.gather(1, draft.token_ids[rows, nodes][:, None]) > 0).all())
+    rows, nodes, distributions = drawn
+    return bool((distributions.gather(1, draft.token_ids[rows, nodes][:, None]) > 0).all())
 
 
 def _check_chance(make: Make, findings: Findings) -> None:
@@ -176,16 +183,16 @@ def _check_foreign(make: Make, findings: Findings) -> None:
     if foreign:
         purposes = ", ".join(map(repr, foreign))
         return findings.add(Fault.FOREIGN, f"it draws from the streams of {purposes}; its own are called 'draft…'.")
-    laws = TableVerifier().verify(context, Draft.empty(_SAMPLES)).probs[:, 0]
-    coming = draw(laws, streams.target(context.committed()[:, None])[:, 0])
+    distributions = TableVerifier().verify(context, Draft.empty(_SAMPLES)).probs[:, 0]
+    coming = draw(distributions, streams.target(context.committed()[:, None])[:, 0])
     last = [row.token_ids[-1] for row in context.rows]
     if independence(draft.num_nodes.tolist(), coming.tolist(), last) < SMALLEST_P:
         findings.add(Fault.FOREIGN, "how much is drafted depends on what the target stream will yield.")
     return None
 
 
-def _check_laws(make: Make, findings: Findings) -> None:
-    """Compare many draws with the laws that came with them, and the laws with what processors allow."""
+def _check_distributions(make: Make, findings: Findings) -> None:
+    """Compare many draws with the distributions that came with them, and these with what processors allow."""
     for number, (temperature, processors) in enumerate(SETTINGS):
         samples = _FEW_SAMPLES if any(each.needs_prefix for each in processors) else _SAMPLES
         context = make_context([PROMPTS[-1]] * samples, temperature, processors, range(samples))
@@ -194,31 +201,33 @@ def _check_laws(make: Make, findings: Findings) -> None:
             continue
         drawn = _drawn(draft)
         if drawn is None:
-            return findings.add(Fault.SHAPE, "trials or their laws do not fit the draft.")
-        rows, nodes, laws = drawn
-        forbidden = _forbidden(context, draft, rows, nodes, laws)
+            return findings.add(Fault.SHAPE, "trials or their distributions do not fit the draft.")
+        rows, nodes, distributions = drawn
+        forbidden = _forbidden(context, draft, rows, nodes, distributions)
         if forbidden is not None:
             return findings.add(Fault.PROCESSORS, f"{forbidden}.")
-        p = draws_against_laws(draft.token_ids[rows, nodes].tolist(), laws.tolist())
+        p = draws_against_distributions(draft.token_ids[rows, nodes].tolist(), distributions.tolist())
         if p < SMALLEST_P:
             setting = "with" if number else "without"
-            text = f"{setting} processors, {len(laws)} draws do not follow the laws that came with them (p = {p:.1g})."
-            return findings.add(Fault.PROCESSORS if number else Fault.LAW, text)
+            text = f"{setting} processors, {len(distributions)} draws do not follow what came with them (p = {p:.1g})."
+            return findings.add(Fault.PROCESSORS if number else Fault.DISTRIBUTION, text)
     return None
 
 
-def _forbidden(context: Context, draft: Draft, rows: Tensor, nodes: Tensor, laws: Tensor) -> str | None:
-    """Say what is wrong with laws after these processors, if anything is."""
+def _forbidden(context: Context, draft: Draft, rows: Tensor, nodes: Tensor, distributions: Tensor) -> str | None:
+    """Say what is wrong with distributions after these processors, if anything is."""
     likely = processor_of(context, KeepLikely)
-    if context.rows[0].sampling.temperature == 0 and bool((laws.amax(dim=-1) < 1 - 1e-6).any()):
-        return "at temperature 0 a law is not one-hot"
-    if likely and bool(((laws > 0).sum(dim=-1) > likely.count).any()):
-        return f"under top-k {likely.count} a law gives probability to more tokens"
+    if context.rows[0].sampling.temperature == 0 and bool((distributions.amax(dim=-1) < 1 - 1e-6).any()):
+        return "at temperature 0 a distribution is not one-hot"
+    if likely and bool(((distributions > 0).sum(dim=-1) > likely.count).any()):
+        return f"under top-k {likely.count} a distribution gives probability to more tokens"
     if processor_of(context, NoRepeat):
         last = torch.tensor([[each.token_ids[-1]] for each in context.rows])
         before = torch.cat([last, draft.token_ids], dim=1)[rows, draft.parents[rows, nodes]]
-        if bool((laws.gather(1, before[:, None]) > 0).any()):
-            return "where no token may come twice in a row, a law gives probability to the token before its place"
+        if bool((distributions.gather(1, before[:, None]) > 0).any()):
+            return (
+                "where no token may come twice in a row, a distribution gives probability to the token before its place"
+            )
     return None
 
 
@@ -238,8 +247,8 @@ def _check_memory(make: Make, findings: Findings) -> None:
 
 
 def _check_text(make: Make, findings: Findings) -> None:
-    """Compare many whole texts with the target's law, which they must follow under an exact acceptor."""
+    """Compare many whole texts with the target's distribution, which they must follow under an exact acceptor."""
     p = probability_of_texts(make(), ExactAcceptor(), _TEXTS)
     if p < SMALLEST_P:
-        text = f"with an exact acceptor the texts do not follow the target's law (chi-square p = {p:.1g})."
+        text = f"with an exact acceptor the texts do not follow the target's distribution (chi-square p = {p:.1g})."
         findings.add(Fault.EXACTNESS, text)

@@ -6,8 +6,8 @@
         check_component(MyDrafter, num_speculative_tokens=3)
 
 It needs no transformers, no weights and no network: the target is a table of seven tokens. What a class claims of
-itself is taken seriously: a drafter that samples must follow the laws that it returns, and an acceptor that says that
-it is exact is run until a false claim would show. Results are the same on every run.
+itself is taken seriously: a drafter that samples must follow the distributions that it returns, and an acceptor that
+says that it is exact is run until a false claim would show. Results are the same on every run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from quasar.core.components import Acceptor, Component, Drafter, Verifier
+from quasar.core.component import Component
+from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.config import validate
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
@@ -140,7 +141,7 @@ def _make(component_class: type[Component], config: BaseModel, models: ModelProv
     if isinstance(component, Drafter) and models is not None:
         checker = _Target()
         checker.load(models)
-        component.meet(checker)
+        component.attach_verifier(checker)
     return component
 
 
@@ -168,8 +169,8 @@ def _check_claims(kind: str, component_class: Any, findings: Findings) -> None:
     if fault is not None:
         return findings.add(Fault.TRAITS, f"{fault}.")
     if issubclass(component_class, Acceptor):
-        if not getattr(component_class, "laws", None):
-            findings.add(Fault.TRAITS, "an acceptor needs `laws`: the draft laws that it handles.")
+        if not getattr(component_class, "takes", None):
+            findings.add(Fault.TRAITS, "an acceptor needs `takes`: the kinds of drafts that it handles.")
         for name in ("exact", "greedy_only", "target_stream", "couples"):
             if not isinstance(getattr(component_class, name, None), bool):
                 findings.add(Fault.TRAITS, f"an acceptor needs `{name}`: True or False.")

@@ -45,14 +45,13 @@ class TableVerifier(Verifier):
         self.drafts.append(draft)
         used = torch.arange(draft.nodes) < draft.num_nodes[:, None]
         logits = TARGET[torch.cat([last_tokens(context), draft.token_ids.where(used, 0)], dim=1)]
-        return Verification(draft, context.law(logits, draft), logits)
+        return Verification(draft, context.distributions(logits, draft), logits)
 
 
 class ExactAcceptor(Acceptor):
     """The exact rules of the core."""
 
     name = "reference"
-    laws = frozenset({"none", "point_mass", "sampled"})
     exact = True
     target_stream = True
 
@@ -65,7 +64,7 @@ class NoDrafts(Drafter):
     """Plain decoding."""
 
     name = "reference_none"
-    law = "none"
+    drafts_by = "none"
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return nothing."""
@@ -76,7 +75,7 @@ class PointChain(Drafter):
     """Follows the table's second choice after the first; rows differ in length."""
 
     name = "reference_chain"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return up to three tokens."""
@@ -94,7 +93,7 @@ class PointTree(Drafter):
     """Two siblings with a child each, the second child deeper than the first row allows a chain to be."""
 
     name = "reference_tree"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a tree of up to five nodes, cut to the budget."""
@@ -114,7 +113,7 @@ class SampledDrafts(Drafter):
     """
 
     name = "reference_sampled"
-    law = "sampled"
+    drafts_by = "sampled"
 
     def __init__(self, tree: bool) -> None:
         super().__init__()
@@ -122,14 +121,15 @@ class SampledDrafts(Drafter):
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a draft of depth two at most."""
-        root = self._law(context, last_tokens(context))
+        root = self._distribution(context, last_tokens(context))
         first, second = (self._draw(context, root, node, depth=0) for node in range(2))
-        child_law = self._law(context, first[:, None])
-        child = self._draw(context, child_law, 2, depth=1)
+        child_distribution = self._distribution(context, first[:, None])
+        child = self._draw(context, child_distribution, 2, depth=1)
         point = root.argmax(dim=-1)
-        rows, nodes, laws = [], [], []
+        rows, nodes, distributions = [], [], []
         for row, limit in enumerate(budget):
-            # (token, parent's place in this list or -1, row of the law table), in the order in which they are tried
+            # (token, parent's place in this list or -1, row of the distribution table), in the order in which they are
+            # tried
             tried = [(first[row], -1, 0), (child[row], 0, 1)]
             if self.tree:
                 tried = [(point[row], -1, POINT_MASS), (first[row], -1, 0), (second[row], -1, 0), (child[row], 1, 1)]
@@ -138,17 +138,19 @@ class SampledDrafts(Drafter):
             use = limit > 0
             rows.append(merged if use else [])
             nodes.append([*slots, *[0] * (len(tried) - len(slots))] if use else [0] * len(tried))
-            laws.append([law for _, _, law in tried])
-        trials = Trials(torch.tensor(nodes), torch.tensor(laws), torch.stack([root, child_law], dim=1))
+            distributions.append([distribution for _, _, distribution in tried])
+        trials = Trials(
+            torch.tensor(nodes), torch.tensor(distributions), torch.stack([root, child_distribution], dim=1)
+        )
         shape = Draft.trees(rows)
         return Draft(shape.token_ids, shape.parents, shape.num_nodes, trials)
 
-    def _law(self, context: Context, tokens: Tensor) -> Tensor:
-        return context.law(DRAFT[tokens], Draft.empty(context.batch))[:, 0]
+    def _distribution(self, context: Context, tokens: Tensor) -> Tensor:
+        return context.distributions(DRAFT[tokens], Draft.empty(context.batch))[:, 0]
 
-    def _draw(self, context: Context, law: Tensor, node: int, depth: int) -> Tensor:
+    def _draw(self, context: Context, distribution: Tensor, node: int, depth: int) -> Tensor:
         keys = context.draft_keys(torch.full((context.batch, 1), node), torch.tensor(depth))
-        return draw(law, keys[:, 0])
+        return draw(distribution, keys[:, 0])
 
 
 def _merge(tried: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:

@@ -56,7 +56,7 @@ def _drafts(batch: int) -> list[Draft]:
 def _check_numbers(make: Make, findings: Findings) -> None:
     verifier = make()
     if verifier.reference() is not None and (not isinstance(verifier.reference(), str) or not verifier.reference()):
-        findings.add(Fault.TRAITS, "reference() should name the law that it computes, or be None.")
+        findings.add(Fault.TRAITS, "reference() should name the distribution that it computes, or be None.")
     for name, value in (("max_length()", verifier.max_length()), ("vocab_size()", verifier.vocab_size())):
         if value is not None and (not isinstance(value, int) or value < 1):
             findings.add(Fault.TRAITS, f"{name} should be a positive integer or None, got {value!r}.")
@@ -77,7 +77,7 @@ def _check_steps(make: Make, findings: Findings) -> None:
                     return findings.add(Fault.MUTATION, f"after 'verify' {change}.")
                 _check_shape(found, draft, verifier, findings)
                 if not findings:
-                    _check_laws(found, context, findings)
+                    _check_distributions(found, context, findings)
                 if findings:
                     return None
     return None
@@ -103,38 +103,40 @@ def _check_shape(found: Verification, draft: Draft, verifier: Verifier, findings
     expected = [draft.batch, draft.nodes + 1, vocab or (probs.shape[-1] if probs.dim() else 0)]
     if list(probs.shape) != expected:
         return findings.add(Fault.SHAPE, f"probs should have shape {expected}, got {list(probs.shape)}.")
-    laws = probs[_used_slots(draft)]
-    if not bool((laws >= 0).all()) or not bool(((laws.sum(dim=-1) - 1).abs() < 1e-3).all()):
-        return findings.add(Fault.SHAPE, "probs should be laws: no negative entries, sums of 1.")
+    distributions = probs[_used_slots(draft)]
+    if not bool((distributions >= 0).all()) or not bool(((distributions.sum(dim=-1) - 1).abs() < 1e-3).all()):
+        return findings.add(Fault.SHAPE, "probs should be distributions: no negative entries, sums of 1.")
     if found.logits is not None and found.logits.shape != probs.shape:
         findings.add(Fault.SHAPE, f"logits should be shaped like probs, got {list(found.logits.shape)}.")
     return None
 
 
-def _check_laws(found: Verification, context: Context, findings: Findings) -> None:
-    """See that the laws come after the processors of every place."""
-    laws = found.probs[_used_slots(found.draft)]
+def _check_distributions(found: Verification, context: Context, findings: Findings) -> None:
+    """See that the distributions come after the processors of every place."""
+    distributions = found.probs[_used_slots(found.draft)]
     likely = processor_of(context, KeepLikely)
     text = None
-    if context.rows[0].sampling.temperature == 0 and bool((laws.amax(dim=-1) < 1 - 1e-6).any()):
-        text = "at temperature 0 a law is not one-hot"
-    elif likely and bool(((laws > 0).sum(dim=-1) > likely.count).any()):
-        text = f"under top-k {likely.count} a law gives probability to more tokens"
+    if context.rows[0].sampling.temperature == 0 and bool((distributions.amax(dim=-1) < 1 - 1e-6).any()):
+        text = "at temperature 0 a distribution is not one-hot"
+    elif likely and bool(((distributions > 0).sum(dim=-1) > likely.count).any()):
+        text = f"under top-k {likely.count} a distribution gives probability to more tokens"
     elif processor_of(context, NoRepeat):
         last = torch.tensor([[row.token_ids[-1]] for row in context.rows])
         tokens = torch.cat([last, found.draft.token_ids], dim=1)
         if bool((found.probs.gather(2, tokens[..., None])[..., 0] > 0)[_used_slots(found.draft)].any()):
-            text = "where no token may come twice in a row, a law gives probability to the token before its place"
+            text = (
+                "where no token may come twice in a row, a distribution gives probability to the token before its place"
+            )
     if text is None and found.logits is not None:
-        expected = context.law(found.logits, found.draft)[_used_slots(found.draft)]
-        if not torch.allclose(laws, expected, rtol=0, atol=1e-4):
-            text = "the laws are not those of its logits after the processors"
+        expected = context.distributions(found.logits, found.draft)[_used_slots(found.draft)]
+        if not torch.allclose(distributions, expected, rtol=0, atol=1e-4):
+            text = "the distributions are not those of its logits after the processors"
     if text is not None:
         findings.add(Fault.PROCESSORS, f"{text}.")
 
 
-def _law(make: Make, text: Sequence[int]) -> Tensor:
-    """Return the law after ``text``, computed alone by a fresh instance."""
+def _distribution(make: Make, text: Sequence[int]) -> Tensor:
+    """Return the distribution after ``text``, computed alone by a fresh instance."""
     context = _committed([text])
     found: Verification = make().verify(context, Draft.empty(1))
     return found.probs[0, 0]
@@ -149,19 +151,19 @@ def _committed(texts: Sequence[Sequence[int]]) -> Context:
 
 
 def _check_neighbours(make: Make, findings: Findings) -> None:
-    """A law may depend on the text before its slot, and on nothing else."""
+    """A distribution may depend on the text before its slot, and on nothing else."""
     texts = [[*prompt, 6, 2] for prompt in PROMPTS]
     one, other = (make().verify(_committed(texts[-1:]), Draft.chains([[3, 4, last]])).probs for last in (5, 0))
     if not torch.allclose(one[:, :3], other[:, :3], rtol=0, atol=_ALIKE):
-        return findings.add(Fault.NEIGHBOURS, "a later draft token changes the law at an earlier slot.")
+        return findings.add(Fault.NEIGHBOURS, "a later draft token changes the distribution at an earlier slot.")
     for draft in _drafts(len(texts)):
         probs = make().verify(_committed(texts), draft).probs
         for row, text in enumerate(texts):
             for slot, path in enumerate(trees.prefixes(draft, row)):
-                gap = float((probs[row, slot] - _law(make, [*text, *path])).abs().max())
+                gap = float((probs[row, slot] - _distribution(make, [*text, *path])).abs().max())
                 if not gap < _SIMILAR:
                     where = f"row {row}, slot {slot} of {'a chain' if trees.is_chain(draft) else 'a tree'}"
-                    detail = f"the law at {where} differs by {gap:.2g} from that of the same text alone."
+                    detail = f"the distribution at {where} differs by {gap:.2g} from that of the same text alone."
                     return findings.add(Fault.NEIGHBOURS, detail)
     return None
 
@@ -176,10 +178,10 @@ def _check_memory(make: Make, findings: Findings) -> None:
             draft = Draft.chains([chain])
             probs = verifier.verify(context, draft).probs
             for slot in range(len(chain) + 1):
-                gap = float((probs[0, slot] - _law(make, [*ids, *chain[:slot]])).abs().max())
+                gap = float((probs[0, slot] - _distribution(make, [*ids, *chain[:slot]])).abs().max())
                 if not gap < _SIMILAR:
                     seen = [*ids, *chain[:slot]]
-                    detail = f"after earlier steps or prompts the law after {seen} differs by {gap:.2g}."
+                    detail = f"after earlier steps or prompts the distribution after {seen} differs by {gap:.2g}."
                     return findings.add(Fault.MEMORY, detail)
             new = [*chain[:accepted], following]
             ids += new

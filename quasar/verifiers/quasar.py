@@ -25,8 +25,8 @@ class Quasar(Verifier):
     ``full``: the quantised model reads the prompt, does draft-less steps and verifies; this is ``int8`` under another
     name, and exact with respect to the quantised model. ``verify_only``: the full-precision model reads the prompt and
     does draft-less steps, the quantised one runs only where a draft is verified, and both write one key-value cache.
-    The law of a token then depends on whether something was drafted there, so the text is exact with respect to
-    nothing. Rows of a batch are forwarded one by one in that mode, because they may need different models.
+    The distribution of a token then depends on whether something was drafted there, so the text is exact with respect
+    to nothing. Rows of a batch are forwarded one by one in that mode, because they may need different models.
 
     Source: the paper Quasar and its released code.
     """
@@ -86,10 +86,10 @@ class Quasar(Verifier):
         found: dict[int, int] = self.config.int8.storages()
         return found if self.config.mode == "full" else found | self.config.full.storages()
 
-    def rows_forwarded(self, context: Context) -> int:
+    def positions_forwarded(self, context: Context) -> int:
         """Columns computed so far for these requests."""
         if self.config.mode == "full":
-            return int(self.config.int8.rows_forwarded(context))
+            return int(self.config.int8.positions_forwarded(context))
         return sum(session.columns_forwarded for session in self._sessions(context))
 
     def peak_bytes(self, context: Context) -> int:
@@ -99,7 +99,7 @@ class Quasar(Verifier):
         return sum(session.nbytes for session in self._sessions(context))
 
     def verify(self, context: Context, draft: Draft) -> Verification:
-        """Return the laws after each slot, from the quantised model in rows that have a draft."""
+        """Return the distributions after each slot, from the quantised model in rows that have a draft."""
         if self.config.mode == "full":
             verification: Verification = self.config.int8.verify(context, draft)
             return verification
@@ -109,7 +109,7 @@ class Quasar(Verifier):
             alone = Draft(draft.token_ids[one, :count], draft.parents[one, :count], draft.num_nodes[one])
             found.append(session.forward([row.token_ids], alone)[0])
         logits = pad_sequence(found, batch_first=True)  # [batch, nodes + 1, vocab]
-        return context.judge(draft, logits)
+        return context.verification_of(draft, logits)
 
     def _sessions(self, context: Context) -> list[Session]:
         def make() -> list[Session]:

@@ -19,8 +19,9 @@ from quasar.routing.router import Policy, Router
 class Routed(Verifier):
     """Choose the model that serves a request by a policy: lighter variants for what looks simple.
 
-    Which law a text follows depends on its prompt, so unless all arms follow one law the output is exact with respect
-    to nothing. The variants share what tensors they can. A batch with several arms is forwarded by each of them.
+    Which distribution a text follows depends on its prompt, so unless all arms follow one distribution the output is
+    exact with respect to nothing. The variants share what tensors they can. A batch with several arms is forwarded by
+    each of them.
 
     Source: SpecQuant's abstract, which serves simple queries from quantised variants.
 
@@ -50,9 +51,9 @@ class Routed(Verifier):
         self._router.load(models)
 
     def reference(self) -> str | None:
-        """The arms' one law, or nothing."""
-        laws = {arm.reference() for arm in self.config.arms.values()}
-        return laws.pop() if len(laws) == 1 else None
+        """The arms' one distribution, or nothing."""
+        distributions = {arm.reference() for arm in self.config.arms.values()}
+        return distributions.pop() if len(distributions) == 1 else None
 
     def max_length(self) -> int | None:
         """The shortest of the arms'."""
@@ -75,16 +76,16 @@ class Routed(Verifier):
             "arms": said,
         }
 
-    def rows_forwarded(self, context: Context) -> int:
+    def positions_forwarded(self, context: Context) -> int:
         """Columns computed so far for these requests, by all arms that served them."""
-        return sum(arm.rows_forwarded(context) for arm in self._serving(context))
+        return sum(arm.positions_forwarded(context) for arm in self._serving(context))
 
     def peak_bytes(self, context: Context) -> int:
         """Bytes of the key-value caches."""
         return sum(arm.peak_bytes(context) for arm in self._serving(context))
 
     def verify(self, context: Context, draft: Draft) -> Verification:
-        """Return the laws of every row's own arm."""
+        """Return the distributions of every row's own arm."""
         chosen = context.scratch(self, list[str])
         chosen[:] = self._router.route(context)
         found = {name: self.config.arms[name].verify(context, draft) for name in dict.fromkeys(chosen)}

@@ -30,7 +30,7 @@ def judge(acceptor, draft: Draft, law=LAW, temperature: float = 1.0, logits: boo
     )
     context = Context(rows, Streams([(0, row.prompt_id, 0) for row in rows]))
     scores = torch.tensor(law).log().expand(draft.batch, draft.nodes + 1, len(law))
-    verification = Verification(draft, context.law(scores, draft), scores if logits else None)
+    verification = Verification(draft, context.distributions(scores, draft), scores if logits else None)
     return acceptor.accept(verification, context)
 
 

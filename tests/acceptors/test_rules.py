@@ -114,8 +114,8 @@ def test_what_the_padding_holds_does_not_matter(rows: list[Tree], seed: int, rub
         parents=rubbish_beyond.parents,
     )
     if draft.trials is not None:
-        laws = draft.trials.laws.masked_fill(draft.trials.nodes == 0, rubbish)
-        draft = replace(draft, trials=replace(draft.trials, laws=laws))
+        laws = draft.trials.sources.masked_fill(draft.trials.nodes == 0, rubbish)
+        draft = replace(draft, trials=replace(draft.trials, sources=laws))
     probs = random_laws(draft.batch, draft.nodes + 1, seed)
     first = rules.accept_exactly(Verification(clean, probs), context(draft.batch))
     second = rules.accept_exactly(Verification(draft, probs), context(draft.batch))
@@ -129,8 +129,8 @@ def test_what_the_padding_holds_does_not_matter(rows: list[Tree], seed: int, rub
 def test_a_row_is_decided_alone_as_in_a_batch(rows: list[Tree], seed: int, wanted: list[bool]):
     """Also where some rows sampled their drafts and others did not."""
     draft = drawn(rows, seed)
-    laws = draft.trials.laws.masked_fill(~torch.tensor(wanted)[: draft.batch, None], POINT_MASS)
-    draft = replace(draft, trials=replace(draft.trials, laws=laws))
+    laws = draft.trials.sources.masked_fill(~torch.tensor(wanted)[: draft.batch, None], POINT_MASS)
+    draft = replace(draft, trials=replace(draft.trials, sources=laws))
     probs = random_laws(draft.batch, draft.nodes + 1, seed + 1)
     together = rules.accept_exactly(Verification(draft, probs), context(draft.batch))
     for row, tree in enumerate(rows):
@@ -139,7 +139,7 @@ def test_a_row_is_decided_alone_as_in_a_batch(rows: list[Tree], seed: int, wante
             draft.token_ids[only, :size],
             draft.parents[only, :size],
             draft.num_nodes[only],
-            Trials(trials.nodes[only, :size], trials.laws[only, :size], trials.table[only]),
+            Trials(trials.nodes[only, :size], trials.sources[only, :size], trials.table[only]),
         )
         whole = context(draft.batch)
         alone = Context((whole.rows[row],), Streams([(0, "toy", row)]))
@@ -236,7 +236,7 @@ def test_a_token_of_target_probability_0_is_refused_even_by_the_number_0(monkeyp
     monkeypatch.setattr(rules, "uniforms", lambda keys: torch.zeros(keys.shape, dtype=torch.float64))
     draft = Draft.chains([[2]] * 50, torch.full((50, 1, VOCAB), 1 / VOCAB))
     if point:
-        draft = replace(draft, trials=replace(draft.trials, laws=torch.full((50, 1), POINT_MASS)))
+        draft = replace(draft, trials=replace(draft.trials, sources=torch.full((50, 1), POINT_MASS)))
     probs = torch.tensor([0.5, 0.5, 0.0, 0.0]).expand(50, 2, VOCAB)
     acceptance = rules.ratio_test(Verification(draft, probs), context(50))
     assert acceptance.num_accepted.sum() == 0

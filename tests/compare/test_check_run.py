@@ -16,7 +16,7 @@ class Hasty(Acceptor):
     """Keeps too much."""
 
     name = "hasty"
-    laws = frozenset({"none", "point_mass"})
+    takes = frozenset({"none", "point_mass"})
     exact = True
     target_stream = True
 
@@ -50,7 +50,7 @@ class Shifted(Full):
 
     def verify(self, context, draft):
         honest = super().verify(context, draft)
-        return replace(honest, laws=honest.probs[:, [0, *range(draft.nodes)]])
+        return replace(honest, distributions=honest.probs[:, [0, *range(draft.nodes)]])
 
 
 @hookimpl

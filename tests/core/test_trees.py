@@ -159,16 +159,16 @@ def trials(**fields: Any) -> Draft:
     return replace(SAMPLED, trials=replace(SAMPLED.trials, **fields))
 
 
-_nodes, _laws = SAMPLED.trials.nodes, SAMPLED.trials.laws
+_nodes, _laws = SAMPLED.trials.nodes, SAMPLED.trials.sources
 MALFORMED_TRIALS = {
     "a sampled law without trials": ("trials", SOUND),
     "nodes of the wrong type": ("trials.nodes", trials(nodes=_nodes.double())),
     "nodes of another batch": ("trials.nodes", trials(nodes=_nodes[:1], laws=_laws[:1])),
     "a node that the row does not have": ("trials.nodes", trials(nodes=changed(_nodes, 1, 0, 2))),
     "a negative node": ("trials.nodes", trials(nodes=changed(_nodes, 0, 0, -1))),
-    "laws of another width": ("trials.laws", trials(laws=_laws[:, :2])),
-    "a law that is not in the table": ("trials.laws", trials(laws=changed(_laws, 0, 1, 3))),
-    "a law below the point mass": ("trials.laws", trials(laws=changed(_laws, 0, 1, -2))),
+    "laws of another width": ("trials.sources", trials(laws=_laws[:, :2])),
+    "a law that is not in the table": ("trials.sources", trials(laws=changed(_laws, 0, 1, 3))),
+    "a law below the point mass": ("trials.sources", trials(laws=changed(_laws, 0, 1, -2))),
     "a table that is no tensor": ("trials.table", trials(table=LAWS.tolist())),
     "a table without a batch": ("trials.table", trials(table=LAWS[0])),
     "a table of another batch": ("trials.table", trials(table=LAWS[:1])),

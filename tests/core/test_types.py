@@ -58,14 +58,14 @@ def test_a_sampled_chain_tries_each_node_once_by_its_own_law():
     trials = Draft.chains([[1, 2], [3]], laws).trials
     assert trials is not None
     assert trials.nodes.tolist() == [[1, 2], [1, 0]]
-    assert trials.laws.tolist() == [[0, 1], [0, POINT_MASS]]
+    assert trials.sources.tolist() == [[0, 1], [0, POINT_MASS]]
     assert trials.table is laws
 
 
 def test_a_sampled_chain_may_be_empty_in_every_row():
     trials = Draft.chains([[], []], torch.empty((2, 0, 4))).trials
     assert trials is not None
-    assert trials.nodes.shape == trials.laws.shape == (2, 0)
+    assert trials.nodes.shape == trials.sources.shape == (2, 0)
 
 
 def test_a_draft_cannot_be_changed():

@@ -249,7 +249,7 @@ class Asked(Drafter):
     """Drafts chains of 7 as long as it may, and remembers what it was asked for."""
 
     name = "asked"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def __init__(self) -> None:
         super().__init__()
@@ -324,12 +324,14 @@ def test_a_tree_of_point_masses_is_cut_to_the_nodes_that_pay():
 
 
 def test_what_is_kept_of_a_draft_keeps_its_laws_and_its_evidence():
-    draft = replace(Draft.trees([[(1, 0), (2, 0), (3, 2)], [(4, 0)]], [[5, 6, 7], [8]]), next_laws=torch.rand(2, 4, 5))
+    draft = replace(
+        Draft.trees([[(1, 0), (2, 0), (3, 2)], [(4, 0)]], [[5, 6, 7], [8]]), next_distributions=torch.rand(2, 4, 5)
+    )
     fewer = subtrees(draft, [[1, 2], []])
     assert nodes(fewer) == [[(2, 0), (3, 1)], []]
     assert fewer.matched == [[6, 7], []]
-    assert torch.equal(fewer.next_laws[0], draft.next_laws[0, [0, 2, 3]])
-    assert torch.equal(fewer.next_laws[1, 0], draft.next_laws[1, 0])
+    assert torch.equal(fewer.next_distributions[0], draft.next_distributions[0, [0, 2, 3]])
+    assert torch.equal(fewer.next_distributions[1, 0], draft.next_distributions[1, 0])
 
 
 class Tells(Asked):
@@ -358,7 +360,11 @@ def test_a_drafter_that_tells_its_evidence_is_asked_for_all_and_kept_from_what_d
 def test_the_traits_are_those_of_the_wrapped_drafter():
     for inner in (Ngram(), Bigram()):
         made = adaptive(inner)
-        assert (made.law, made.next_laws, made.matched) == (inner.law, inner.next_laws, inner.matched)
+        assert (made.law, made.next_distributions, made.matched) == (
+            inner.drafts_by,
+            inner.next_distributions,
+            inner.matched,
+        )
 
 
 # --- costs that are measured ------------------------------------------------------------------------------------------
@@ -393,7 +399,7 @@ def load(made, models):
     checker = Full()
     checker.load(models)
     made.load(models)
-    made.meet(checker)
+    made.attach_verifier(checker)
 
 
 def test_costs_that_were_not_given_are_measured_once_and_shown(monkeypatch):
@@ -419,7 +425,7 @@ class Meets(Ngram):
     def load(self, models):
         self.loaded, self.met = models, None
 
-    def meet(self, verifier):
+    def attach_verifier(self, verifier):
         self.met = verifier
 
 
@@ -436,7 +442,7 @@ def test_drafters_inside_drafters_are_loaded_and_meet_who_checks_them(number):
     models, inner, own, outer = TinyModels(), Meets(), Full(), Full()
     made, checker = list(drafters_of(inner, own))[number]
     made.load(models)
-    made.meet(outer)
+    made.attach_verifier(outer)
     assert inner.loaded is models
     assert inner.met is (checker or outer)
 

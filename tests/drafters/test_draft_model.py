@@ -75,8 +75,14 @@ def test_a_copy_is_written_as_a_verifier_is():
         {"model": "other", "num_drafts": 3, "num_speculative_tokens": 3},
         {"model": "other", "expansion": (2, 2)},
         {"model": "other", "min_confidence": 0.5},
-        {"model": "other", "next_laws": True},
-        {"model": "other", "next_laws": True, "num_drafts": 2, "num_speculative_tokens": 2, "min_confidence": 0.3},
+        {"model": "other", "next_distributions": True},
+        {
+            "model": "other",
+            "next_distributions": True,
+            "num_drafts": 2,
+            "num_speculative_tokens": 2,
+            "min_confidence": 0.3,
+        },
     ],
 )
 def test_the_conformance_kit_passes(options):

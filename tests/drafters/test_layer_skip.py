@@ -22,7 +22,7 @@ VOCAB = 7
 def met(**options) -> LayerSkip:
     verifier, made = Full(), LayerSkip(LayerSkip.Config(**options))
     verifier.load(TinyModels())
-    made.meet(verifier)
+    made.attach_verifier(verifier)
     return made
 
 

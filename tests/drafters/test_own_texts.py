@@ -10,8 +10,8 @@ from drafting import chains, context, logits_of, nodes, verified
 from quasar.core.types import Draft
 from quasar.drafters.recycling import Recycling
 from quasar.drafters.suffix import Suffix
-from quasar.models import own_texts as module
-from quasar.models.own_texts import OwnTexts, remembered_own_texts
+from quasar.models import self_sampled as module
+from quasar.models.self_sampled import SelfSampledTexts, remembered_self_sampled_texts
 from quasar.models.session import Session
 from quasar.testing import TinyModels, check_component
 
@@ -25,7 +25,7 @@ def home(tmp_path, monkeypatch):
 
 
 def test_successors_are_what_the_model_found_likeliest_over_all_places_of_a_token():
-    found = remembered_own_texts(TinyModels())
+    found = remembered_self_sampled_texts(TinyModels())
     model = TinyModels().target()
     assert [len(text) for text in found.texts] == [12] * 3
     sums = {}
@@ -39,17 +39,17 @@ def test_successors_are_what_the_model_found_likeliest_over_all_places_of_a_toke
 
 
 def test_texts_are_sampled_once_for_each_model(home, monkeypatch):
-    first = remembered_own_texts(TinyModels())
+    first = remembered_self_sampled_texts(TinyModels())
     [file] = home.iterdir()
 
     class Other(TinyModels):
         def target(self, dtype="auto"):
             return self.other("another one", dtype)
 
-    assert remembered_own_texts(Other()).texts != first.texts
+    assert remembered_self_sampled_texts(Other()).texts != first.texts
     assert len(list(home.iterdir())) == 2
     monkeypatch.setattr(module, "own_texts", lambda *_: pytest.fail("sampled again"))
-    assert remembered_own_texts(TinyModels()) == first
+    assert remembered_self_sampled_texts(TinyModels()) == first
     assert json.loads(file.read_text())["texts"] == first.texts
 
 
@@ -57,10 +57,10 @@ def test_texts_are_sampled_once_for_each_model(home, monkeypatch):
     "damage", ["", "[]", '{"texts": [[7]], "successors": []}', '{"texts": [["a"]], "successors": []}']
 )
 def test_a_damaged_file_is_sampled_again(home, damage):
-    first = remembered_own_texts(TinyModels())
+    first = remembered_self_sampled_texts(TinyModels())
     [file] = home.iterdir()
     file.write_text(damage)
-    assert remembered_own_texts(TinyModels()) == first
+    assert remembered_self_sampled_texts(TinyModels()) == first
     assert json.loads(file.read_text())["texts"] == first.texts
 
 
@@ -78,17 +78,17 @@ def test_progress_is_shown_for_every_place(monkeypatch):
             shown.append("update")
 
     monkeypatch.setattr(module, "progress_bar", Bar)
-    remembered_own_texts(TinyModels())
+    remembered_self_sampled_texts(TinyModels())
     assert shown == [("sampling texts from tiny", 12), *["update"] * 12]
 
 
-KNOWN = OwnTexts([[1, 2, 3, 4, 5], [6, 2, 6]], {2: [3, 6, 1], 3: [4, 5, 0]})
+KNOWN = SelfSampledTexts([[1, 2, 3, 4, 5], [6, 2, 6]], {2: [3, 6, 1], 3: [4, 5, 0]})
 
 
 @pytest.fixture
 def known(monkeypatch):
     for drafter in ("recycling", "suffix"):
-        monkeypatch.setattr(f"quasar.drafters.{drafter}.remembered_own_texts", lambda models: KNOWN)
+        monkeypatch.setattr(f"quasar.drafters.{drafter}.remembered_self_sampled_texts", lambda models: KNOWN)
 
 
 def loaded(drafter):

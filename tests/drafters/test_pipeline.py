@@ -54,14 +54,14 @@ class Counts(Verifier):
         share = torch.tensor([[self.shares.get(token, 0.9) for token in row] for row in tokens.tolist()])
         laws = ((1 - share) / (VOCAB - 1))[..., None].expand(*tokens.shape, VOCAB).clone()
         laws.scatter_(2, ((tokens + 1) % VOCAB)[..., None], share[..., None])
-        return Verification(draft, context.law(laws.log(), draft), laws.log())
+        return Verification(draft, context.distributions(laws.log(), draft), laws.log())
 
 
 class Ahead(Drafter):
     """Drafts the next numbers."""
 
     name = "ahead"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         return Draft.chains(
@@ -134,7 +134,7 @@ def test_without_an_option_there_is_no_doubt():
 def test_at_temperature_0_no_law_is_handed_over():
     draft = pipeline().propose(started([0, 1]), [6])
     assert draft.trials.table.shape == (1, 0, VOCAB)
-    assert (draft.trials.laws == POINT_MASS).all()
+    assert (draft.trials.sources == POINT_MASS).all()
 
 
 def test_the_law_of_a_place_is_the_inner_verifiers():
@@ -243,7 +243,7 @@ def test_a_cascade_is_exact_with_respect_to_its_last_verifier():
 
 
 def test_levels_nest_in_yaml_and_defaults_are_written_out():
-    written = composed({**CASCADE, "drafter": CASCADE, "acceptor": "coupled"}).resolved()["drafter"]
+    written = composed({**CASCADE, "drafter": CASCADE, "acceptor": "coupled"}).as_yaml()["drafter"]
     assert written["acceptor"] == {"use": "coupled"}
     assert written["drafter"]["drafter"]["use"] == "ngram"
     assert written["drafter"]["acceptor"] == {"use": "stochastic"}

@@ -91,7 +91,7 @@ def test_a_layer_that_is_not_there_is_refused(layer):
     verifier = Full()
     verifier.load(TinyModels())
     with pytest.raises(ConfigError, match=rf"^drafter 'pld_plus': layer {layer} is not within 1\.\.2: model 'tiny'"):
-        PldPlus(PldPlus.Config(layer=layer)).meet(verifier)
+        PldPlus(PldPlus.Config(layer=layer)).attach_verifier(verifier)
 
 
 def test_a_verifier_of_several_models_is_refused():
@@ -99,7 +99,7 @@ def test_a_verifier_of_several_models_is_refused():
     with pytest.raises(
         CompositionError, match=r"^drafter .pld_plus. works with the layers of the verifier.s own model"
     ):
-        PldPlus().meet(verifier)
+        PldPlus().attach_verifier(verifier)
 
 
 @pytest.mark.parametrize("layer", [None, 1, 2])

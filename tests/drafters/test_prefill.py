@@ -108,7 +108,7 @@ def test_nothing_is_read_for_a_text_of_one_token(sessions):
 def test_the_inner_levels_have_no_step_for_the_prompt(sessions):
     done = run(loaded("three levels"), sessions)
     assert not any(step.is_prefill for step in done.inner_steps)
-    assert max(step.rows_forwarded for step in done.inner_steps) < len(PROMPT)
+    assert max(step.positions_forwarded for step in done.inner_steps) < len(PROMPT)
 
 
 def test_a_drafter_that_was_not_asked_to_read_reads_later(sessions, monkeypatch):

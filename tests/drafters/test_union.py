@@ -38,7 +38,7 @@ class Fixed(Drafter):
     """Drafts what it is told to, whatever the text."""
 
     name = "fixed"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def __init__(self, *rows: Tree) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Fixed(Drafter):
 class Sampled(Fixed):
     """Says that it drew its chains, each token from a law of its own."""
 
-    law = "sampled"
+    drafts_by = "sampled"
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         chains = [[token for token, _ in row] for row in self.rows]
@@ -146,7 +146,7 @@ def test_the_tree_holds_what_was_proposed_each_path_once_and_no_more_than_its_bu
 
 def tried(draft: Draft) -> list[tuple[int, int]]:
     """The first row's trials: (slot, law)."""
-    pairs = zip(draft.trials.nodes[0].tolist(), draft.trials.laws[0].tolist(), strict=True)
+    pairs = zip(draft.trials.nodes[0].tolist(), draft.trials.sources[0].tolist(), strict=True)
     return [(slot, law) for slot, law in pairs if slot]
 
 
@@ -170,7 +170,7 @@ def test_laws_keep_their_rows():
     first, second = Sampled(chain(1), chain(2, 3)), Sampled(chain(4, 1), [])
     draft = union(first, second).propose(context([1, 2], [1, 2]), [9, 9])
     assert draft.trials.nodes.tolist() == [[1, 2, 3], [1, 2, 0]]
-    assert draft.trials.laws.tolist() == [[0, 2, 3], [0, 1, POINT_MASS]]
+    assert draft.trials.sources.tolist() == [[0, 2, 3], [0, 1, POINT_MASS]]
 
 
 def test_parts_draw_from_streams_of_their_own_and_share_the_targets():
@@ -197,7 +197,7 @@ def test_parts_share_the_scratch_of_the_whole():
     [((NoDraft(),), "none"), ((NoDraft(), Ngram()), "point_mass"), ((Ngram(), Bigram(), NoDraft()), "sampled")],
 )
 def test_the_law_is_that_of_the_parts(parts, law):
-    assert union(*parts).law == law
+    assert union(*parts).drafts_by == law
     assert union(union(*parts)).law == law
 
 
@@ -218,10 +218,10 @@ def test_components_in_options_are_written_as_everywhere():
 
 
 def test_the_resolved_options_hold_those_of_the_parts_and_can_be_written_again():
-    resolved = composed(WRITTEN).resolved()["drafter"]
+    resolved = composed(WRITTEN).as_yaml()["drafter"]
     assert resolved["drafters"][0] == {"use": "suffix", **Suffix.Config().model_dump(mode="json")}
     assert resolved["drafters"][1]["carry_over"] is False
-    assert composed(resolved).resolved()["drafter"] == resolved
+    assert composed(resolved).as_yaml()["drafter"] == resolved
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_in_python_a_part_is_an_object_of_its_kind():
 
 def test_a_sampled_union_is_refused_where_samples_are():
     class PointsOnly(Stochastic):
-        laws = frozenset({"none", "point_mass"})
+        takes = frozenset({"none", "point_mass"})
 
     fit(union(Ngram(), Suffix()), Full(), PointsOnly(), SamplingParams())
     with pytest.raises(CompositionError, match="drafter 'union' drafts by the law 'sampled'"):

@@ -36,7 +36,7 @@ from quasar.acceptors import block
 from quasar.acceptors.block import Block
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.context import Context, Row, TokenView
-from quasar.core.laws import residual
+from quasar.core.distributions import residual
 from quasar.core.streams import Streams
 from quasar.core.types import Draft, Verification
 from quasar.drafters.bigram import Bigram

@@ -91,7 +91,7 @@ class TruncatingLevel(Drafter):
     """Verifies the drafts of a first drafter, hands on the accepted ones and keeps that drafter's laws."""
 
     name = "truncating"
-    law = "sampled"
+    drafts_by = "sampled"
 
     def __init__(self, drafter: TreeDrafter, verifier: TableVerifier) -> None:
         super().__init__()

@@ -43,16 +43,16 @@ class SwapsTheLawsOfSiblings(TreeDrafter):
     """The residual is taken with the law of the other sibling."""
 
     def finish(self, draft: Draft) -> Draft:
-        laws = draft.trials.laws.clone()
+        laws = draft.trials.sources.clone()
         laws[:, :2] = laws[:, :2].flip(1)
-        return replace(draft, trials=replace(draft.trials, laws=laws))
+        return replace(draft, trials=replace(draft.trials, sources=laws))
 
 
 def reordered(draft: Draft, order: Tensor) -> Draft:
     """The same draft with its trials in another order. ``order`` ``[batch, trials]``"""
     trials = draft.trials
     return replace(
-        draft, trials=replace(trials, nodes=trials.nodes.gather(1, order), laws=trials.laws.gather(1, order))
+        draft, trials=replace(trials, nodes=trials.nodes.gather(1, order), sources=trials.sources.gather(1, order))
     )
 
 

@@ -146,11 +146,11 @@ class CountsNodes(Union):
     """A draw that equals a node which is there already is tried although the budget is spent."""
 
     def _merge(self, proposals):
-        self.law = "point_mass"
+        self.drafts_by = "point_mass"
         try:
             return super()._merge(proposals)
         finally:
-            self.law = "sampled"
+            self.drafts_by = "sampled"
 
 
 def test_a_budget_that_a_draw_can_pass_by_being_equal_is_caught():
@@ -166,7 +166,7 @@ class CutsAfterTheDraw(Adaptive):
         trials = draft.trials
         nodes = trials.nodes.masked_fill(zero[:, None], 0)
         kept = draft.num_nodes.masked_fill(zero, 0)
-        return Draft(draft.token_ids, draft.parents, kept, type(trials)(nodes, trials.laws, trials.table))
+        return Draft(draft.token_ids, draft.parents, kept, type(trials)(nodes, trials.sources, trials.table))
 
 
 def test_a_limit_that_depends_on_the_draw_is_caught():

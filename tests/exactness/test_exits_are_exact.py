@@ -64,7 +64,7 @@ class StagedWorld(World):
     def sample(self, drafter: Drafter, samples: int) -> list[Text]:
         verifier, found = Full(), list[Text]()
         verifier.model = TwoTables()
-        drafter.meet(verifier)
+        drafter.attach_verifier(verifier)
         for start in range(0, samples, 1000):
             batch = requests(range(start, start + 1000), self.sampling, self.processors)
             found += texts(drafter, verifier, self.acceptor, batch, self.eos)

@@ -34,8 +34,8 @@ from worlds import (
 from quasar.acceptors import k_seq
 from quasar.acceptors.k_seq import KSeq, after_rejection, grouped, smallest_factor
 from quasar.acceptors.stochastic import Stochastic
+from quasar.core.distributions import residual
 from quasar.core.engine import Engine
-from quasar.core.laws import residual
 from quasar.core.sampling import SamplingParams
 from quasar.core.types import Draft, Trials
 from quasar.drafters.none import NoDraft
@@ -86,7 +86,7 @@ def test_the_trials_of_one_law_after_one_slot_are_a_group():
     nodes, sources = torch.tensor([[1, 2, 2, 1, 3, 4, 3, 0]]), torch.tensor([[0, 1, 0, -1, 2, 3, 2, -1]])
     trials, sizes, last = grouped(draft, Trials(nodes, sources, torch.ones(1, 4, 5)))
     assert trials.nodes.tolist() == [[1, 2, 2, 1, 3, 3, 4, 0]]
-    assert trials.laws.tolist() == [[0, 0, 1, -1, 2, 2, 3, -1]]
+    assert trials.sources.tolist() == [[0, 0, 1, -1, 2, 2, 3, -1]]
     assert sizes.tolist() == [[2, 2, 1, 1, 2, 2, 1, 1]]
     assert last.tolist() == [[False, True, True, True, False, True, True, True]]
 

@@ -33,11 +33,13 @@ THREE = SamplingParams(temperature=1.0, max_new_tokens=4)
 class Telling(TreeDrafter):
     """A sampled chain that tells its law after every slot."""
 
-    next_laws = True
+    next_distributions = True
 
     def propose(self, context: Context, budget) -> Draft:
         draft = super().propose(context, budget)
-        return replace(draft, next_laws=context.law(at_slots(self.tables[0], last_two(context), draft), draft))
+        return replace(
+            draft, next_distributions=context.distributions(at_slots(self.tables[0], last_two(context), draft), draft)
+        )
 
 
 def mixture(prefix, logits):
@@ -75,7 +77,7 @@ def test_relaxed_follows_its_mixture_with_a_model_that_tells_its_laws(options):
 
     acceptor = Relaxed(Relaxed.Config(weight=WEIGHT))
     world = World(TARGET, sampling=THREE, law=mixture_with_model)
-    telling, untold = drafter(NARROW, next_laws=True, **options), drafter(NARROW, **options)
+    telling, untold = drafter(NARROW, next_distributions=True, **options), drafter(NARROW, **options)
     assert not refutes(chi_square(sample(telling, acceptor, FEWER), world.text_laws()))
     assert refutes(chi_square(sample(untold, acceptor, FEWER), world.text_laws()))
     assert fit(telling, TableVerifier(TARGET), acceptor, THREE).exact_with_respect_to.startswith("the mixture")

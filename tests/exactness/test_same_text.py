@@ -47,7 +47,7 @@ class Remembers(Drafter):
     """Drafts a chain of given texts, or of what differs from them in one place."""
 
     name = "remembers"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def __init__(self, texts: Sequence[Text], length: int, wrong_from: int | None = None) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ def test_point_masses_leave_the_text_as_it_is_after_processors(
     from quasar.hf.processors import build_processors
 
     requests = [
-        replace(request, processors=build_processors(request.sampling, len(request.prompt_ids), (EOS,)))
+        replace(request, processors=build_processors(request.sampling, len(request.prompt_token_ids), (EOS,)))
         for request in batch(temperature, samples=6, **parameters)
     ]
     assert ends(generate(POINT_MASSES[name], requests)) == ends(generate(NoDraft(), requests))

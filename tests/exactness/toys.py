@@ -65,7 +65,7 @@ class TableVerifier(Verifier):
 
     def verify(self, context: Context, draft: Draft) -> Verification:
         logits = at_slots(self.table, last_two(context), draft)
-        return Verification(draft, context.law(logits, draft), logits)
+        return Verification(draft, context.distributions(logits, draft), logits)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class TreeDrafter(Drafter):
     def __init__(self, tables: Sequence[Tensor], twigs: Sequence[Twig], ragged: bool = False) -> None:
         super().__init__()
         self.tables, self.twigs, self.ragged = tables, twigs, ragged
-        self.law = "sampled" if any(twig.sampled for twig in twigs) else "point_mass"
+        self.drafts_by = "sampled" if any(twig.sampled for twig in twigs) else "point_mass"
         self.depths = [0]
         for twig in twigs:
             self.depths.append(self.depths[twig.parent] + 1)
@@ -137,7 +137,7 @@ class TreeDrafter(Drafter):
         for index, twig in enumerate(self.twigs):
             drawn = Draft(growth.tokens[:, :index], growth.parents[:, :index], torch.full((batch,), index))
             parent = growth.home[:, twig.parent]
-            law = context.law(at_slots(self.tables[twig.table], last, drawn), drawn)[rows, parent]
+            law = context.distributions(at_slots(self.tables[twig.table], last, drawn), drawn)[rows, parent]
             law = self.law_of_twig(law, growth, index, parent)
             if twig.sampled:
                 token = self.pick(context, law, index, committed)
@@ -176,7 +176,7 @@ class TreeDrafter(Drafter):
         tokens = growth.tokens.gather(1, order) * used
         parents = slots.gather(1, growth.parents).gather(1, order) * used
         draft = Draft(tokens, parents, keep.sum(dim=1))
-        if self.law == "point_mass":
+        if self.drafts_by == "point_mass":
             return draft
         nodes = torch.where(wanted, slots.gather(1, growth.home[:, 1:]), 0)
         sampled = torch.tensor([twig.sampled for twig in self.twigs])
@@ -205,7 +205,7 @@ class NestedPipeline(Drafter):
     """
 
     name = "nested"
-    law = "sampled"
+    drafts_by = "sampled"
 
     def __init__(self, drafter: Drafter, verifier: Verifier, length: int) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ class Partial(Drafter):
     """Proposes ``right`` tokens of the truth, then tokens that are never right."""
 
     name = "partial"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def __init__(self, truth: Truth, gamma: int, right: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Empty(Drafter):
     """Claims to draft and never does."""
 
     name = "empty"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         return Draft.empty(context.batch)
@@ -78,7 +78,7 @@ class RandomTree(Drafter):
     """A tree of random shape in which some branches, wherever they stand, follow the truth."""
 
     name = "random_tree"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def __init__(self, truth: Truth, size: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class SelfDraft(Drafter):
     """Samples from the target model itself, through a session of its own: the ratio is 1 and nothing is rejected."""
 
     name = "self_draft"
-    law = "sampled"
+    drafts_by = "sampled"
 
     def __init__(self, model: HFModel, gamma: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class SelfDraft(Drafter):
         for node in range(max(sizes)):
             so_far = Draft.chains(tokens)
             slots = so_far.num_nodes  # each row's last slot
-            law = context.law(session.forward(texts, so_far), so_far)[torch.arange(len(texts)), slots]
+            law = context.distributions(session.forward(texts, so_far), so_far)[torch.arange(len(texts)), slots]
             keys = context.draft_keys(torch.full((len(texts), 1), node), torch.tensor(node))
             drawn = draw(law, keys[:, 0]).tolist()
             laws.append(law)

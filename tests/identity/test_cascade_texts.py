@@ -159,7 +159,7 @@ def test_the_inner_cache_keeps_what_still_counts():
     sampling = params(0.0, max_new_tokens=40)
     found = drafted("llama-gqa", "tree", truth("llama-gqa", ("long",), sampling), sampling, names=("long",))[0]
     later = [step for step in found.inner_steps if not step.is_prefill]
-    assert max(step.rows_forwarded - step.drafted[0] for step in later) <= 2
+    assert max(step.positions_forwarded - step.drafted[0] for step in later) <= 2
 
 
 def test_two_levels_hold_each_weight_once():

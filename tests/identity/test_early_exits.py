@@ -53,7 +53,7 @@ def generate(
     verifier, models = Full(), Models(model)
     for part in (drafter, verifier):
         part.load(models)
-    drafter.meet(verifier)
+    drafter.attach_verifier(verifier)
     return Engine(drafter, verifier, acceptor or Coupled()).generate(wanted)
 
 

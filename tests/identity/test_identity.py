@@ -132,7 +132,7 @@ def test_nothing_is_forwarded_twice(drafter, names):
     known = truth("llama-gqa", names, sampling)
     drafted = generate("llama-gqa", DRAFTERS[drafter](known), requests(names, sampling))
     longest = max(drafted, key=lambda done: len(done.steps))
-    columns = sum(step.rows_forwarded for step in longest.steps)
+    columns = sum(step.positions_forwarded for step in longest.steps)
     prompt = max(len(PROMPTS[name]) for name in names)
     assert columns <= len(names) * (prompt + longest.num_steps * (GAMMA + 1))
 

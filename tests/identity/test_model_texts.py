@@ -183,7 +183,7 @@ def test_a_mixture_has_a_law_even_there_and_keeps_to_what_is_allowed():
     allowed = range(VOCAB - 40, VOCAB)
     sampling = params(1.0, suppress_tokens=tuple(range(VOCAB - 40)))
     models = Models(tiny_model("llama-gqa"), same=narrow(VOCAB - 40))
-    drafter = loaded(DraftModel(DraftModel.Config(model="same", next_laws=True)), models)
+    drafter = loaded(DraftModel(DraftModel.Config(model="same", next_distributions=True)), models)
     relaxed = Relaxed(Relaxed.Config(weight=0.5))
     drafted = generate("llama-gqa", drafter, requests(NAMES, sampling), acceptor=relaxed)
     assert {token for done in drafted for token in done.token_ids} <= set(allowed)

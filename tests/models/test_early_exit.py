@@ -126,20 +126,20 @@ def loaded(verifier):
 def test_a_layer_that_is_not_there_is_refused(layer: int):
     message = rf"^drafter 'layer_skip': exit_layer {layer} is not within 1\.\.2: model 'tiny' has 3 layers\.$"
     with pytest.raises(ConfigError, match=message):
-        LayerSkip(LayerSkip.Config(exit_layer=layer)).meet(loaded(Full()))
+        LayerSkip(LayerSkip.Config(exit_layer=layer)).attach_verifier(loaded(Full()))
 
 
 def test_a_verifier_without_one_model_is_refused():
     message = "^drafter 'layer_skip' works with the layers of the verifier's own model, and verifier 'quasar' does not"
     with pytest.raises(CompositionError, match=message):
-        LayerSkip().meet(loaded(Quasar(Quasar.Config(int8=Full(), full=Full()))))
+        LayerSkip().attach_verifier(loaded(Quasar(Quasar.Config(int8=Full(), full=Full()))))
 
 
 def test_a_backend_that_runs_whole_forwards_only_is_refused():
     verifier = loaded(Full())
     verifier.model = TokenModelWithoutStages()
     with pytest.raises(CompositionError, match=r"backend of verifier 'full' cannot; set its 'backend' to 'torch'\.$"):
-        LayerSkip().meet(verifier)
+        LayerSkip().attach_verifier(verifier)
 
 
 class TokenModelWithoutStages:
@@ -152,7 +152,7 @@ class TokenModelWithoutStages:
 def test_two_drafters_may_leave_at_two_layers():
     verifier = loaded(Full())
     for layer in (2, 1, 2):
-        LayerSkip(LayerSkip.Config(exit_layer=layer)).meet(verifier)
+        LayerSkip(LayerSkip.Config(exit_layer=layer)).attach_verifier(verifier)
     whole = StagedSession(verifier.model, 1, 0, [])
     parts = StagedSession(verifier.model, 1, 0, sorted(verifier._exits))
     draft = Draft.chains([[1, 2, 3]])

@@ -231,7 +231,7 @@ class Script(Drafter):
     """Drafts what is written, as a chain or behind wrong siblings; ``wrong_from`` spoils the chain there."""
 
     name = "script"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def __init__(self, texts: Sequence[Sequence[int]], wrong_from: int | None = None, branches: bool = False) -> None:
         super().__init__()

@@ -30,12 +30,14 @@ def test_every_turn_is_a_fresh_run_over_the_whole_text_and_forwards_less(pipelin
         assert done.token_ids == fresh.token_ids
         assert done.finish_reason == fresh.finish_reason
         assert done.logprobs == pytest.approx(fresh.logprobs, abs=1e-9)
-        assert fresh.steps[0].rows_forwarded == len(ids)
-        columns = done.steps[0].rows_forwarded
+        assert fresh.steps[0].positions_forwarded == len(ids)
+        columns = done.steps[0].positions_forwarded
         # What the turns before have in common with this one ends at the latest where the last answer began.
         earlier = len(pipeline.tokenizer.render(talk.messages[:-3])) if turn else 0
         assert columns <= len(ids) - earlier + 1
-        assert [step.rows_forwarded for step in done.steps[1:]] == [step.rows_forwarded for step in fresh.steps[1:]]
+        assert [step.positions_forwarded for step in done.steps[1:]] == [
+            step.positions_forwarded for step in fresh.steps[1:]
+        ]
 
 
 def test_an_answer_in_whole_characters_is_not_forwarded_again(tiny_model):
@@ -48,7 +50,7 @@ def test_an_answer_in_whole_characters_is_not_forwarded_again(tiny_model):
     said = talk.say("and again")
     whole = len(pipeline.tokenizer.render(talk.messages[:-1]))
     before = len(pipeline.tokenizer.render(talk.messages[:1])) + 10
-    assert said.generation.steps[0].rows_forwarded == whole - before + 1
+    assert said.generation.steps[0].positions_forwarded == whole - before + 1
 
 
 def test_conversations_do_not_hear_each_other(pipeline):

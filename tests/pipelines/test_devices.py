@@ -65,7 +65,7 @@ def tree(laws):
 
 def sampled(laws):
     draft = Draft.chains([[5, 1], [4, 6], [2]], laws[:, :2])
-    return replace(draft, next_laws=laws[:, :3])
+    return replace(draft, next_distributions=laws[:, :3])
 
 
 def mixed(laws):
@@ -82,7 +82,7 @@ def judge(acceptor, make, temperature, controls, device):
     logits = (3 * torch.randn((len(TEXTS), 4, VOCAB), generator=generator)).to(device)
     running, draft = context(temperature, controls), make(laws)
     logits = logits[:, : draft.nodes + 1]
-    found = acceptor.accept(Verification(draft, running.law(logits, draft), logits), running)
+    found = acceptor.accept(Verification(draft, running.distributions(logits, draft), logits), running)
     return found.path.tolist(), found.num_accepted.tolist(), found.next_token.tolist()
 
 
@@ -102,7 +102,7 @@ def propose(drafter, device):
     running = context(0.9, CONTROLS["all"])
     logits = torch.randn((len(TEXTS), 1, VOCAB), generator=torch.Generator().manual_seed(3)).to(device)
     nothing = Draft.empty(len(TEXTS))
-    running.verification = Verification(nothing, running.law(logits, nothing), logits)
+    running.verification = Verification(nothing, running.distributions(logits, nothing), logits)
     draft = drafter.propose(running, [3, 2, 3])
     return draft.token_ids.tolist(), draft.num_nodes.tolist()
 

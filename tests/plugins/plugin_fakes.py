@@ -14,7 +14,7 @@ class Good(Drafter):
     """Drafts well."""
 
     name = "good"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def propose(self, context, budget):
         raise NotImplementedError
@@ -34,7 +34,7 @@ class Fair(Acceptor):
     """Accepts well."""
 
     name = "fair"
-    laws = frozenset({"none", "point_mass"})
+    takes = frozenset({"none", "point_mass"})
     exact = True
 
     def accept(self, verification, context):

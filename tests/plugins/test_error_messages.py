@@ -27,7 +27,7 @@ from quasar import Acceptance, Acceptor, Draft, Drafter, hookimpl
 class Babbler(Drafter):
     """Proposes an id that does not exist."""
 
-    name, law = "babbler", "point_mass"
+    name, drafts_by = "babbler", "point_mass"
 
     def propose(self, context, budget):
         return Draft.chains([[999]] * context.batch)
@@ -36,7 +36,7 @@ class Babbler(Drafter):
 class Eager(Drafter):
     """Proposes more than there is room for."""
 
-    name, law = "eager", "point_mass"
+    name, drafts_by = "eager", "point_mass"
 
     def propose(self, context, budget):
         return Draft.chains([[1] * (limit + 1) for limit in budget])
@@ -45,7 +45,7 @@ class Eager(Drafter):
 class Shy(Drafter):
     """Samples, and does not say from what."""
 
-    name, law = "shy", "sampled"
+    name, drafts_by = "shy", "sampled"
 
     def propose(self, context, budget):
         return Draft.chains([[1]] * context.batch)

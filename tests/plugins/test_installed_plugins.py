@@ -23,12 +23,12 @@ from quasar import Drafter, hookimpl
 
 class Lacks(Drafter):
     name = "lacks"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
 
 class Whole(Drafter):
     name = "whole"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def propose(self, context, budget):
         raise NotImplementedError
@@ -140,7 +140,7 @@ def test_the_examples_are_listed_with_distribution_and_version(seen):
         "name": "echo",
         "kind": "drafter",
         "summary": "Proposes the tokens that followed the previous occurrence of the last token.",
-        "traits": {"law": "point_mass", "next_laws": False, "matched": False},
+        "traits": {"law": "point_mass", "next_distributions": False, "matched": False},
         "distribution": "quasar-template",
         "version": "0.1.0",
         "error": None,

@@ -12,7 +12,7 @@ def _no_allow_list(monkeypatch):
 
 class Lacking(Drafter):
     name = "lacking"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
 
 class Loose(BaseModel):

@@ -75,7 +75,7 @@ class Local(Drafter):
     '''Comes from a file.'''
 
     name = "local"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def propose(self, context, budget):
         raise NotImplementedError

@@ -61,7 +61,7 @@ class TestHooks:
         (line,) = registry.listing()
         assert (line.name, line.kind, line.summary) == ("good", "drafter", "Drafts well.")
         assert (line.traits, line.distribution, line.version) == (
-            {"law": "point_mass", "next_laws": False, "matched": False},
+            {"law": "point_mass", "next_distributions": False, "matched": False},
             "good-dist",
             "2.1",
         )
@@ -287,7 +287,7 @@ class TestPluginsThatDoNotLoad:
 
 class Lacking(Drafter):
     name = "lacking"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
 
 class TestNames:

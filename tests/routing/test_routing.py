@@ -171,7 +171,7 @@ def routed(arms: dict[str, Drafter], letters: dict[str, str]) -> Routed:
 def test_each_row_gets_the_drafts_of_its_own_arm():
     letters = {"b": "lookup", "d": "none", "f": "sampled"}
     drafter = routed({"lookup": Ngram(), "none": NoDraft(), "sampled": Bigram()}, letters)
-    assert drafter.law == "sampled"
+    assert drafter.drafts_by == "sampled"
     found = generate(drafter)
     for number, (prompt, arm) in enumerate(zip(PROMPTS, (Ngram(), NoDraft(), Bigram()), strict=True)):
         [alone] = generate(arm, [prompt])
@@ -183,7 +183,7 @@ def test_each_row_gets_the_drafts_of_its_own_arm():
 
 def test_point_mass_arms_leave_the_text_as_it_is():
     drafter = routed({"lookup": Ngram(), "none": NoDraft()}, {"b": "lookup", "d": "none", "f": "lookup"})
-    assert drafter.law == "point_mass"
+    assert drafter.drafts_by == "point_mass"
     assert texts(generate(drafter)) == texts(generate(NoDraft()))
     alone = routed({"lookup": Ngram(), "none": NoDraft()}, {"b": "none", "d": "none", "f": "none"})
     assert texts(generate(alone)) == texts(generate(NoDraft()))
@@ -222,7 +222,9 @@ def test_a_batch_of_one_arm_is_forwarded_once():
         RoutedVerifier.Config(arms=arms, policy="length"), ByFirstLetter(dict.fromkeys("bdf", "high"))
     )
     one, other = generate(Ngram(), verifier=verifier), generate(Ngram())
-    assert [s.rows_forwarded for done in one for s in done.steps] == [s.rows_forwarded for d in other for s in d.steps]
+    assert [s.positions_forwarded for done in one for s in done.steps] == [
+        s.positions_forwarded for d in other for s in d.steps
+    ]
     assert one[0].peak_bytes == other[0].peak_bytes
 
 
@@ -260,7 +262,7 @@ def composed(policy: Any, arms: Any) -> Any:
 
 
 def test_options_are_written_out():
-    written = composed("length", {"low": "ngram", "mid": "ngram", "high": "none"}).resolved()["drafter"]
+    written = composed("length", {"low": "ngram", "mid": "ngram", "high": "none"}).as_yaml()["drafter"]
     assert written["policy"] == {"use": "length", "low": 7, "mid": 15}
     assert written["arms"]["high"] == {"use": "none"}
 

@@ -37,7 +37,7 @@ from quasar.testing import (
     check_component,
     conformance_report,
 )
-from quasar.testing.laws import chi_square, draws_against_laws, independence, texts_against_law
+from quasar.testing.distributions import chi_square, draws_against_laws, independence, texts_against_distribution
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 
@@ -147,7 +147,7 @@ class Chain(Drafter):
     """Counts upwards."""
 
     name = "chain"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def size(self, limit):
         return min(2, limit)
@@ -165,14 +165,14 @@ class Sampler(Drafter):
     """Draws a chain of two tokens from a table."""
 
     name = "sampler"
-    law = "sampled"
+    drafts_by = "sampled"
 
     def propose(self, context, budget):
         tokens, laws = [[] for _ in context.rows], []
         for node in range(min(2, max(budget))):
             so_far = Draft.chains(tokens)
             logits = TABLE[torch.cat([last_tokens(context), so_far.token_ids], dim=1)]
-            law = self.at_end(context.law(logits, so_far), so_far)
+            law = self.at_end(context.distributions(logits, so_far), so_far)
             raw = self.at_end(logits.softmax(dim=-1), so_far)
             drawn = self.draw(context, law, raw, node)
             laws.append(self.state(law, raw, node))
@@ -206,11 +206,11 @@ class Siblings(Drafter):
     """Draws two siblings, which share a node if they are equal, beside the most likely token as a point mass."""
 
     name = "siblings"
-    law = "sampled"
+    drafts_by = "sampled"
     same_key = False
 
     def propose(self, context, budget):
-        law = context.law(TABLE[last_tokens(context)], Draft.empty(context.batch))[:, 0]
+        law = context.distributions(TABLE[last_tokens(context)], Draft.empty(context.batch))[:, 0]
         tokens = [law.argmax(dim=-1)]
         for node in range(2):
             numbers = torch.full((context.batch, 1), 0 if self.same_key else node)
@@ -265,7 +265,7 @@ class Undocumented(Chain):
 class Unnamed(Drafter):
     """Has no name."""
 
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     def propose(self, context, budget):
         return Draft.empty(context.batch)
@@ -287,7 +287,7 @@ class FreeConfig(Chain):
 class DraftsNever(Chain):
     """Claims that it never drafts."""
 
-    law = "none"
+    drafts_by = "none"
 
 
 class Raises(Chain):
@@ -330,13 +330,13 @@ class Backwards(Chain):
 class WithoutLaws(Chain):
     """Claims to sample and returns no laws."""
 
-    law = "sampled"
+    drafts_by = "sampled"
 
 
 class ForgetsNextLaws(Chain):
     """Promises a law after every slot, and returns none."""
 
-    next_laws = True
+    next_distributions = True
 
 
 class ForgetsEvidence(Chain):
@@ -515,7 +515,7 @@ class ForgetsItsDrafts(Sampler):
         for node in range(min(2, max(budget))):
             before = torch.tensor([[chain[-1] if chain else int(last)] for chain, last in
                                    zip(tokens, last_tokens(context), strict=True)])  # fmt: skip
-            law = context.law(TABLE[before], Draft.empty(context.batch))[:, 0]
+            law = context.distributions(TABLE[before], Draft.empty(context.batch))[:, 0]
             laws.append(law)
             drawn = self.draw(context, law, law, node)
             for row, limit in enumerate(budget):
@@ -627,14 +627,14 @@ class PointRule(Acceptor):
     """Accepts point masses with the target's probability, on random numbers of its own; chains only."""
 
     name = "point_rule"
-    laws = frozenset({"none", "point_mass"})
+    takes = frozenset({"none", "point_mass"})
     exact = True
 
 
 class LawlessRule(Rule):
     """Handles no law."""
 
-    laws = frozenset()
+    takes = frozenset()
 
 
 class VagueRule(Rule):
@@ -740,7 +740,7 @@ class GrowsTired(Edited):
 class AcceptsAll(Rule):
     """Accepts every first child, and draws the token after them."""
 
-    laws = frozenset({"none", "point_mass", "sampled"})
+    takes = frozenset({"none", "point_mass", "sampled"})
     target_stream = False
 
     def accept(self, verification, context):
@@ -774,13 +774,13 @@ class GreedyAtAnyTemperature(Rule):
     def accept(self, verification, context):
         probs = verification.probs
         one_hot = torch.zeros_like(probs).scatter_(-1, probs.argmax(dim=-1, keepdim=True), 1.0)
-        return sample_and_compare(replace(verification, laws=one_hot), context)
+        return sample_and_compare(replace(verification, distributions=one_hot), context)
 
 
 class NeverResamples(Rule):
     """After a rejection draws from the target law instead of the residual."""
 
-    laws = frozenset({"none", "sampled"})
+    takes = frozenset({"none", "sampled"})
     target_stream = False
 
     def accept(self, verification, context):
@@ -857,7 +857,7 @@ class Table(Verifier):
         return Verification(draft, self.laws(context, logits, draft), logits)
 
     def laws(self, context, logits, draft):
-        return context.law(logits, draft)
+        return context.distributions(logits, draft)
 
     def vocab_size(self):
         return VOCAB
@@ -887,7 +887,7 @@ class SkipsSlotZero(Table):
     """Returns no law after the last committed token."""
 
     def laws(self, context, logits, draft):
-        return context.law(logits, draft)[:, 1:]
+        return context.distributions(logits, draft)[:, 1:]
 
 
 class RawLaws(Table):
@@ -909,13 +909,13 @@ class PerTensorScale(Table):
     """Rounds with one scale for a whole block, so that a token's law depends on the tokens beside it."""
 
     def laws(self, context, logits, draft):
-        return context.law(logits, draft)
+        return context.distributions(logits, draft)
 
     def verify(self, context, draft):
         logits = TABLE[torch.cat([last_tokens(context), draft.token_ids], dim=1)]
         scale = logits.abs().max() / 3
         logits = (logits / scale).round() * scale
-        return Verification(draft, context.law(logits, draft), logits)
+        return Verification(draft, context.distributions(logits, draft), logits)
 
 
 class ReadsNoTree(ModelVerifier):
@@ -931,7 +931,7 @@ class ReadsNoTree(ModelVerifier):
         chain = replace(draft, parents=torch.arange(draft.nodes).expand(draft.batch, draft.nodes))
         texts = [row.token_ids for row in context.rows]
         logits = self._session(context).forward(texts, chain)
-        return Verification(draft, context.law(logits, draft), logits)
+        return Verification(draft, context.distributions(logits, draft), logits)
 
 
 class ReadsOldTexts(ModelVerifier):
@@ -948,7 +948,7 @@ class ReadsOldTexts(ModelVerifier):
         seen = [[*self.before, *row.token_ids] for row in context.rows]
         self.before = tuple(seen[0][-1:])
         logits = Session(self.model, context.batch).forward(seen, draft)
-        return Verification(draft, context.law(logits, draft), logits)
+        return Verification(draft, context.distributions(logits, draft), logits)
 
 
 class WritesIntoDraft(Table):
@@ -1099,8 +1099,8 @@ def test_texts_are_tested_beyond_their_single_places():
     even = torch.full((2, 2), 0.5, dtype=torch.float64)
     sound = torch.randint(0, 2, (2000, 3), generator=generator)
     repeated = torch.cat([sound[:, :2], sound[:, :1]], dim=1)
-    assert texts_against_law(sound, even, 0) > 0.001
-    assert texts_against_law(repeated, even, 0) < 1e-6
+    assert texts_against_distribution(sound, even, 0) > 0.001
+    assert texts_against_distribution(repeated, even, 0) < 1e-6
 
 
 def test_dependence_is_seen_and_independence_is_not_mistaken_for_it():

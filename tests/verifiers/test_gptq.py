@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from quasar.core.errors import ConfigError
 from quasar.core.types import Draft
-from quasar.models import own_texts as own_texts_module
+from quasar.models import self_sampled as own_texts_module
 from quasar.models.int8_format import MAX_STEPS, quantize_rows, quantize_weight
 from quasar.models.session import Session
 from quasar.testing.random_llama import TinyModels
@@ -142,7 +142,7 @@ def test_other_integers_on_the_same_scales(home, dtype):
 
 def test_the_products_of_the_models_own_text_lose_less(home):
     exact = TinyModels().target("float32")
-    texts = own_texts_module.remembered_own_texts(TinyModels()).texts
+    texts = own_texts_module.remembered_self_sampled_texts(TinyModels()).texts
     [(_, head)] = [(layer.name, layer) for layer in exact.linear_layers() if layer.name.endswith("0.mlp.gate_proj")]
     second = calibration.input_moments(exact, [head.name], texts)[head.name]
     loss = {}

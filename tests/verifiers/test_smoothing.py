@@ -10,7 +10,7 @@ import torch
 
 from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.types import Draft
-from quasar.models.own_texts import own_texts
+from quasar.models.self_sampled import self_sampled_texts
 from quasar.models.session import Session
 from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.int8 import Int8
@@ -303,12 +303,12 @@ def test_calibration_without_smoothing_is_refused_before_weights_load():
 
 def test_own_texts_continue_the_prefix_and_stay_within_the_model():
     model = tiny_model("llama-gqa")
-    texts = own_texts(model, 3, 12, [7, 8])
+    texts = self_sampled_texts(model, 3, 12, [7, 8])
     assert [text[:2] for text in texts] == [[7, 8]] * 3
     assert {len(text) for text in texts} == {12}
     assert len({tuple(text) for text in texts}) == 3
-    assert own_texts(model, 3, 12, [7, 8]) == texts
-    assert {len(text) for text in own_texts(model, 2, 500, list(range(60)) * 4)} == {192}
+    assert self_sampled_texts(model, 3, 12, [7, 8]) == texts
+    assert {len(text) for text in self_sampled_texts(model, 2, 500, list(range(60)) * 4)} == {192}
 
 
 def test_input_rows_are_what_the_layers_read():

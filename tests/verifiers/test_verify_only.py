@@ -118,7 +118,7 @@ def test_there_is_one_cache():
         verifier.config.full.verify(other, draft)
         ids.append(4)
     assert verifier.peak_bytes(running) == verifier.config.full.peak_bytes(other) > 0
-    assert verifier.rows_forwarded(running) == verifier.config.full.rows_forwarded(other) == 3 + 3
+    assert verifier.positions_forwarded(running) == verifier.config.full.positions_forwarded(other) == 3 + 3
 
 
 def test_mode_full_is_int8():
@@ -172,4 +172,4 @@ def test_a_comparison_marks_it_as_relaxed(tmp_path):
     )
     arm = load_run(file).arm("arm")
     assert arm.composition.relaxed
-    assert arm.composition.resolved()["verifier"]["int8"]["use"] == "int8"
+    assert arm.composition.as_yaml()["verifier"]["int8"]["use"] == "int8"

@@ -61,7 +61,7 @@ class BigramCache(Drafter):
     """Follows a table of the latest successor of each token pair in prompt and output."""
 
     name = "bigram-cache"
-    law = "point_mass"
+    drafts_by = "point_mass"
 
     class Config(Drafter.Config):
         """Options."""

@@ -64,7 +64,7 @@ def test_texts_are_plain_decodings(family, drafter, temperature):
     for made in (NoDraft(), drafter()):
         verifier = Full()
         verifier.model = native(family, torch.bfloat16, "full")
-        made.meet(verifier)
+        made.attach_verifier(verifier)
         found.append(Engine(made, verifier, Coupled()).generate(requests))
     assert [done.token_ids for done in found[0]] == [done.token_ids for done in found[1]]
     assert sum(done.num_drafted for done in found[1]) > 0

@@ -14,9 +14,9 @@ class Echo(Drafter):
     # What YAML files call it: `drafter: echo`.
     name = "echo"
 
-    # How tokens are chosen. "point_mass": without sampling, so the verifier's law alone decides what is accepted.
-    # A drafter that samples says "sampled", and returns the laws that it sampled from.
-    law = "point_mass"
+    # How tokens are chosen. "point_mass": without sampling, so the verifier's distribution alone decides what is
+    # accepted. A drafter that samples says "sampled", and returns the distributions that it sampled from.
+    drafts_by = "point_mass"
 
     class Config(Drafter.Config):
         """The options, read from YAML; a misspelt one is refused."""

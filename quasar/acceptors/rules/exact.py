@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from quasar.core.context import Context
-from quasar.core.laws import residual
+from quasar.core.distributions import residual
 from quasar.core.streams import draw, uniforms
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
 
@@ -42,7 +42,8 @@ def sample_and_compare(verification: Verification, context: Context) -> Acceptan
     The committed tokens are the target stream's own, so the text is that of plain decoding, whatever was drafted.
     Exact for drafts that do not depend on the target stream. Works for chains and trees.
 
-    Source: equal in law to Leviathan et al. (arXiv 2211.17192) with a one-hot draft law; trees as in EAGLE's released
+    Source: equal in distribution to Leviathan et al. (arXiv 2211.17192) with a one-hot draft distribution; trees as in
+        EAGLE's released
     code for deterministic drafts, with one draw a node instead of one test a child.
     """
     draft = verification.draft
@@ -77,7 +78,7 @@ def _following(
 
     def drawn(rows: Sequence[int], slots: Sequence[int], depth: int) -> Sequence[int]:
         keys = context.streams.target(committed + depth)[list(rows), 0]
-        if len(rows) == 1:  # a view: a copy of a law takes as long as a quarter of the draw
+        if len(rows) == 1:  # a view: a copy of a distribution takes as long as a quarter of the draw
             return [int(draw(verification.probs[rows[0], slots[0]], keys[0]))]
         tokens: list[int] = draw(verification.probs[list(rows), list(slots)], keys).tolist()
         return tokens
@@ -86,7 +87,7 @@ def _following(
 
 
 def drawn_from(draft: Draft, trials: Trials, trial: int | Tensor, like: Tensor) -> Tensor:
-    """Return the law that every row's token of one trial was drawn from, one-hot for a point mass.
+    """Return the distribution that every row's token of one trial was drawn from, one-hot for a point mass.
 
     Args:
         draft: the draft.
@@ -99,21 +100,21 @@ def drawn_from(draft: Draft, trials: Trials, trial: int | Tensor, like: Tensor) 
     """
     rows = torch.arange(draft.batch)
     slot = trials.nodes[rows, trial]
-    source = trials.laws[rows, trial].where(slot > 0, POINT_MASS)
+    source = trials.sources[rows, trial].where(slot > 0, POINT_MASS)
     token = draft.token_ids[rows, (slot - 1).clamp_min(0)].where(slot > 0, 0).to(like.device)
     point = torch.zeros((draft.batch, like.shape[-1]), dtype=like.dtype, device=like.device)
     point.scatter_(1, token[:, None], 1.0)
     if not trials.table.shape[1]:
         return point
-    law = trials.table[rows, source.clamp_min(0)].to(like)
-    return torch.where((source == POINT_MASS)[:, None].to(like.device), point, law)
+    distribution = trials.table[rows, source.clamp_min(0)].to(like)
+    return torch.where((source == POINT_MASS)[:, None].to(like.device), point, distribution)
 
 
 def ratio_test(verification: Verification, context: Context) -> Acceptance:
-    """Accept each tried draft with min(1, target ÷ draft law); after a rejection go on with the residual.
+    """Accept each tried draft with min(1, target ÷ draft distribution); after a rejection go on with the residual.
 
-    One rule for chains (speculative sampling), for siblings drawn from several laws (multi-step), and for point masses
-    among them. Draws come from streams of their own, never from the target stream.
+    One rule for chains (speculative sampling), for siblings drawn from several distributions (multi-step), and for
+    point masses among them. Draws come from streams of their own, never from the target stream.
 
     Source: Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318) for chains; Miao et al. (SpecInfer,
     arXiv 2305.09781, Algorithm 2) for siblings.
@@ -124,22 +125,24 @@ def ratio_test(verification: Verification, context: Context) -> Acceptance:
     count = trials.nodes.shape[1]
     numbers = torch.arange(count).expand(draft.batch, count)
     tests = uniforms(context.streams.own("accept", numbers, committed, context.level))  # [batch, trials]
-    law = probs[:, 0]  # what the next token must follow, given the rejections so far: [batch, vocab]
+    distribution = probs[:, 0]  # what the next token must follow, given the rejections so far: [batch, vocab]
     for trial in range(count):
         slot = trials.nodes[:, trial]
         tried, node = slot > 0, (slot - 1).clamp_min(0)
         active = tried & (draft.parents[rows, node] == walk.slot)
-        token = draft.token_ids[rows, node].where(tried, 0).to(law.device)[:, None]
-        drafted = drawn_from(draft, trials, trial, law)
+        token = draft.token_ids[rows, node].where(tried, 0).to(distribution.device)[:, None]
+        drafted = drawn_from(draft, trials, trial, distribution)
         # u < target ÷ draft, written so that a token of target probability 0 is never accepted
-        passed = tests[:, trial, None].to(law.device) * drafted.gather(1, token) < law.gather(1, token)
+        passed = tests[:, trial, None].to(distribution.device) * drafted.gather(1, token) < distribution.gather(
+            1, token
+        )
         accepted = active & passed[:, 0].cpu()
-        rejected = (active & ~accepted)[:, None].to(law.device)
-        law = torch.where(rejected, residual(law, drafted), law)
+        rejected = (active & ~accepted)[:, None].to(distribution.device)
+        distribution = torch.where(rejected, residual(distribution, drafted), distribution)
         walk.descend(accepted, slot)
-        law = torch.where(accepted[:, None].to(law.device), probs[rows, walk.slot], law)
+        distribution = torch.where(accepted[:, None].to(distribution.device), probs[rows, walk.slot], distribution)
     keys = context.streams.own("next", walk.slot[:, None], committed, context.level)
-    return Acceptance(walk.path, walk.count, draw(law, keys[:, 0]).cpu())
+    return Acceptance(walk.path, walk.count, draw(distribution, keys[:, 0]).cpu())
 
 
 def accept_exactly(verification: Verification, context: Context, sampled_rule: Rule = ratio_test) -> Acceptance:
@@ -147,7 +150,7 @@ def accept_exactly(verification: Verification, context: Context, sampled_rule: R
     trials = verification.draft.trials
     if trials is None:
         return sample_and_compare(verification, context)
-    sampled = ((trials.laws != POINT_MASS) & (trials.nodes > 0)).any(dim=1)  # [batch]
+    sampled = ((trials.sources != POINT_MASS) & (trials.nodes > 0)).any(dim=1)  # [batch]
     if not bool(sampled.any()):  # the table may then be empty
         return sample_and_compare(verification, context)
     if bool(sampled.all()):

@@ -106,7 +106,7 @@ def measure(
         draft_cost: relative to a plain step; measured if ``None``.
     """
     model = verifier.model if isinstance(verifier, ModelVerifier) else models.target()
-    clock, checks = device_clock(str(model.device)), json.dumps(verifier.resolved())
+    clock, checks = device_clock(str(model.device)), json.dumps(verifier.as_yaml())
     most_tokens = (model.max_length or 2 * _CONTEXTS[1]) // 2
     # Any text, without many repetitions.
     ids = [1 + 7919 * place % (model.vocab_size - 1) for place in range(min(_CONTEXTS[1], most_tokens))]
@@ -121,7 +121,7 @@ def measure(
         seconds[size] = dict(_once(models, key, take))
     unit = next(iter(seconds.values()))[1]
     if draft_cost is None:
-        key = f"seconds for one more node of {most}: {json.dumps(drafter.resolved())} under {checks}"
+        key = f"seconds for one more node of {most}: {json.dumps(drafter.as_yaml())} under {checks}"
         drafting: float = _once(models, key, lambda: _time_drafting(model, drafter, ids[:256], most, clock))
         draft_cost = max(0.0, drafting) / unit
     tables: dict[int, dict[int, float]] = {}
@@ -177,7 +177,7 @@ def _time_drafting(
     context = Context((Row(TokenView(ids), len(ids) - 1, "", 0, SamplingParams()),), Streams([(0, "", 0)]))
     nothing = Draft.empty(1)
     logits = Session(model, 1, len(ids)).forward([ids[:-1]], nothing)
-    context.verification = context.judge(nothing, logits)
+    context.verification = context.verification_of(nothing, logits)
     times: dict[int, list[float]] = {1: [], most: []}
     for _ in range(_REPEATS + 1):
         for size, found in times.items():

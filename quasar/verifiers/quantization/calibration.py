@@ -15,7 +15,7 @@ from quasar.core.models import LanguageModel
 from quasar.core.providers import TextCodec
 from quasar.core.types import Draft
 from quasar.models.disk_cache import quasar_home
-from quasar.models.own_texts import own_texts
+from quasar.models.self_sampled import self_sampled_texts
 from quasar.models.session import Session
 
 TEXTS, TOKENS = 8, 128
@@ -36,7 +36,7 @@ def sample_texts(model: LanguageModel, codec: TextCodec, on_token: Callable[[], 
 
     Source: Magpie, Xu et al., arXiv 2406.08464, section 2, with the answer not asked for apart.
     """
-    return own_texts(model, TEXTS, TOKENS, codec.conversation_start(), on_token)
+    return self_sampled_texts(model, TEXTS, TOKENS, codec.conversation_start(), on_token)
 
 
 def read_texts(file: str, model: LanguageModel, codec: TextCodec) -> list[list[int]]:

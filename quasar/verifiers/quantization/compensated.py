@@ -13,8 +13,8 @@ from quasar.core.errors import UnsupportedModelError
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.disk_cache import quasar_home, remember_tensors, remembered_tensors
-from quasar.models.own_texts import fingerprint, remembered_own_texts
 from quasar.models.progress import progress_bar
+from quasar.models.self_sampled import fingerprint, remembered_self_sampled_texts
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.gptq import InputOrder, compensated, input_order
 from quasar.verifiers.quantization.replace_layers import unsuitable
@@ -44,7 +44,7 @@ def compensate(
     """
     layers = [layer for layer in model.linear_layers() if layer.name not in skipped and not unsuitable(layer.weight)]
     texts: Sequence[Sequence[int]] = (
-        remembered_own_texts(models).texts
+        remembered_self_sampled_texts(models).texts
         if file is None
         else calibration.read_texts(file, models.target(), models.tokenizer())
     )

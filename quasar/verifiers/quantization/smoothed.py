@@ -11,8 +11,8 @@ from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.backend_choice import full_precision
 from quasar.models.disk_cache import remember, remembered
-from quasar.models.own_texts import fingerprint
 from quasar.models.progress import progress_bar
+from quasar.models.self_sampled import fingerprint
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.smoothing import choose_factors, fold
 

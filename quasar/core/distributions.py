@@ -1,6 +1,6 @@
-"""From logits to laws. One function for both sides, target and draft, and no special case anywhere else.
+"""From logits to distributions. One function for both sides, target and draft, and no special case anywhere else.
 
-Temperature 0 is a law like any other: all probability on the most likely token, ties to the lowest id.
+Temperature 0 is a distribution like any other: all probability on the most likely token, ties to the lowest id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quasar.core.types import Draft, OneHot, Verification
 
 
 def softmax_or_one_hot(scores: Tensor, temperature: float) -> Tensor:
-    """Return the law of processed scores ``[..., vocab]``; the scores are already divided by the temperature."""
+    """Return the distribution of scores ``[..., vocab]`` that are processed and divided by the temperature."""
     if temperature > 0:
         return scores.softmax(dim=-1)
     return torch.zeros_like(scores).scatter_(-1, most_likely(scores)[..., None], 1.0)
@@ -32,16 +32,16 @@ def most_likely(scores: Tensor) -> Tensor:
     return torch.as_tensor(scores.detach().numpy().argmax(axis=-1))
 
 
-def target_laws(logits: Tensor, draft: Draft, rows: Sequence[Row]) -> Tensor | OneHot:
-    """Return what ``law`` returns, as ``OneHot`` where the logits alone say that every law is."""
+def target_distributions(logits: Tensor, draft: Draft, rows: Sequence[Row]) -> Tensor | OneHot:
+    """Return what ``distribution`` returns, as ``OneHot`` where the logits alone say that every distribution is."""
     if any(row.processors or row.sampling.temperature for row in rows):
-        return law(logits, draft, rows)
+        return slot_distributions(logits, draft, rows)
     scores = logits if logits.dtype == torch.float64 else logits.float()
     return OneHot(most_likely(scores), scores.shape[-1], scores.dtype)
 
 
-def law(logits: Tensor, draft: Draft, rows: Sequence[Row]) -> Tensor:
-    """Return the law after every slot, each processor having seen the prefix of that very slot.
+def slot_distributions(logits: Tensor, draft: Draft, rows: Sequence[Row]) -> Tensor:
+    """Return the distribution after every slot, each processor having seen the prefix of that very slot.
 
     Args:
         logits: ``[batch, slots, vocab]``, any float dtype; slot ``s`` follows the committed ids and the draft tokens
@@ -67,7 +67,7 @@ def law(logits: Tensor, draft: Draft, rows: Sequence[Row]) -> Tensor:
 
 
 def _process(scores: Tensor, draft: Draft, row: Row, index: int) -> Tensor:
-    """Law of rows that share their parameters; a row whose processors look at prefixes comes alone."""
+    """Distribution of rows that share their parameters; a row whose processors look at prefixes comes alone."""
     batch, slots, vocab = scores.shape
     flat = scores.reshape(batch * slots, vocab)
     committed: list[int] = row.token_ids[:] if any(p.needs_prefix for p in row.processors) else []
@@ -85,11 +85,12 @@ def _process(scores: Tensor, draft: Draft, row: Row, index: int) -> Tensor:
     return softmax_or_one_hot(flat, row.sampling.temperature).reshape(batch, slots, vocab)
 
 
-def soft_law(verification: Verification, rows: Sequence[Row], temperature: float) -> Tensor:
-    """Return the target laws by which a relaxed rule judges.
+def soft_distributions(verification: Verification, rows: Sequence[Row], temperature: float) -> Tensor:
+    """Return the target distributions by which a relaxed rule judges.
 
-    At temperature 0 the request's own law is one-hot and has no notion of "nearly as good", so there the law is taken
-    at ``temperature`` instead, after the same processors. Requests that sample are judged by the law they sample from.
+    At temperature 0 the request's own distribution is one-hot and has no notion of "nearly as good", so there the
+    distribution is taken at ``temperature`` instead, after the same processors. Requests that sample are judged by the
+    distribution they sample from.
 
     Returns:
         ``[batch, nodes + 1, vocab]``, like ``verification.probs``.
@@ -107,7 +108,7 @@ def soft_law(verification: Verification, rows: Sequence[Row], temperature: float
         replace(row, sampling=row.sampling.model_copy(update=warm)) if row.sampling.temperature == 0 else row
         for row in rows
     ]
-    soft = law(verification.logits, verification.draft, warmed)
+    soft = slot_distributions(verification.logits, verification.draft, warmed)
     if temperature != 1.0:
         soft = (soft.log() / temperature).softmax(dim=-1)
     return torch.where(cold[:, None, None].to(soft.device), soft, verification.probs)

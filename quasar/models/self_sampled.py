@@ -30,7 +30,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTexts:
+class SelfSampledTexts:
     """What a model wrote, and what it considered meanwhile.
 
     Attributes:
@@ -46,13 +46,13 @@ class OwnTexts:
         return f"{sum(map(len, self.texts))} tokens that the model sampled, with {len(self.successors)} different ones"
 
 
-def own_texts(
+def self_sampled_texts(
     model: LanguageModel,
     texts: int,
     tokens: int,
     prefix: Sequence[int] = (),
     on_token: Callable[[], object] = lambda: None,
-    on_laws: Callable[[list[int], Tensor], object] = lambda last, laws: None,
+    on_distributions: Callable[[list[int], Tensor], object] = lambda last, distributions: None,
 ) -> list[list[int]]:
     """Sample texts at temperature 1; the same model samples the same ones every time.
 
@@ -62,28 +62,29 @@ def own_texts(
         tokens: length of each, ``prefix`` included; cut to what the model holds.
         prefix: what every text begins with. Without one a text begins with a token drawn from the whole vocabulary.
         on_token: called after every place, for progress.
-        on_laws: called with the last token of every text and the laws after it, ``[texts, vocab]`` float64.
+        on_distributions: called with the last token of every text and the distributions after it, ``[texts, vocab]``
+            float64.
 
     Returns:
         ``texts`` lists of ``tokens`` ids.
     """
     streams = Streams([(0, "calibration", number) for number in range(texts)])
-    laws = torch.ones((texts, model.vocab_size))
+    distributions = torch.ones((texts, model.vocab_size))
     session = Session(model, texts, tokens)
     length = min(tokens, model.max_length or tokens)
     found = [list(prefix[:length]) for _ in range(texts)]
     for place in range(len(prefix), length):
         if place:
-            laws = session.forward(found, Draft.empty(texts))[:, 0].double().softmax(dim=-1)
-            on_laws([text[-1] for text in found], laws)
+            distributions = session.forward(found, Draft.empty(texts))[:, 0].double().softmax(dim=-1)
+            on_distributions([text[-1] for text in found], distributions)
         keys = streams.target(torch.full((texts, 1), place))[:, 0]
-        for text, token in zip(found, draw(laws, keys).tolist(), strict=True):
+        for text, token in zip(found, draw(distributions, keys).tolist(), strict=True):
             text.append(token)
         on_token()
     return found
 
 
-def remembered_own_texts(models: ModelProvider) -> OwnTexts:
+def remembered_self_sampled_texts(models: ModelProvider) -> SelfSampledTexts:
     """Return conversations that the target wrote alone, sampled once for each model and kept in ``QUASAR_HOME``.
 
     Source: Magpie, Xu et al., arXiv 2406.08464, section 2, with the answer not asked for apart.
@@ -91,7 +92,7 @@ def remembered_own_texts(models: ModelProvider) -> OwnTexts:
     return models.derived("own texts", lambda: _read_or_sample(models))
 
 
-def _read_or_sample(models: ModelProvider) -> OwnTexts:
+def _read_or_sample(models: ModelProvider) -> SelfSampledTexts:
     target = models.target()
     prefix = models.tokenizer().conversation_start()
     words = f"{_VERSION} {fingerprint(target)} {TEXTS} {TOKENS} {_SUCCESSORS} {prefix}"
@@ -101,15 +102,17 @@ def _read_or_sample(models: ModelProvider) -> OwnTexts:
         model = full_precision(models, "auto", choose_backend(models, "auto", "auto")).model
         seen: dict[int, dict[int, float]] = {}
         with progress_bar(f"sampling texts from {target.name}", TOKENS - len(prefix)) as bar:
-            texts = own_texts(model, TEXTS, TOKENS, prefix, bar.update, lambda last, laws: _note(seen, last, laws))
-        found = OwnTexts(texts, {token: _best(weights) for token, weights in seen.items()})
+            texts = self_sampled_texts(
+                model, TEXTS, TOKENS, prefix, bar.update, lambda last, distributions: _note(seen, last, distributions)
+            )
+        found = SelfSampledTexts(texts, {token: _best(weights) for token, weights in seen.items()})
         remember(file, {"texts": found.texts, "successors": list(found.successors.items())})
     return found
 
 
-def _note(seen: dict[int, dict[int, float]], last: Sequence[int], laws: Tensor) -> None:
+def _note(seen: dict[int, dict[int, float]], last: Sequence[int], distributions: Tensor) -> None:
     """Add the probabilities of what may follow each token."""
-    likely = laws.topk(min(_SUCCESSORS, laws.shape[-1]), dim=-1)
+    likely = distributions.topk(min(_SUCCESSORS, distributions.shape[-1]), dim=-1)
     for token, shares, ids in zip(last, likely.values.tolist(), likely.indices.tolist(), strict=True):
         weights = seen.setdefault(token, {})
         for successor, share in zip(ids, shares, strict=True):
@@ -120,13 +123,13 @@ def _best(weights: dict[int, float]) -> list[int]:
     return sorted(weights, key=lambda token: -weights[token])[:_SUCCESSORS]
 
 
-def _read(found: Any, vocab_size: int) -> OwnTexts | None:
+def _read(found: Any, vocab_size: int) -> SelfSampledTexts | None:
     """Return texts from the disk; ``None`` for what is missing or damaged."""
     try:
         texts, pairs = found["texts"], found["successors"]
         ids = [*(token for text in texts for token in text), *(token for _, row in pairs for token in row)]
         if all(isinstance(token, int) and 0 <= token < vocab_size for token in ids):
-            return OwnTexts(texts, dict(pairs))
+            return SelfSampledTexts(texts, dict(pairs))
     except (TypeError, ValueError, KeyError):
         pass
     return None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quasar.core import trees
 from quasar.core.context import Context, LogitsProcessor, Row, TokenView
-from quasar.core.laws import law, residual, target_laws
+from quasar.core.distributions import residual, slot_distributions, target_distributions
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
 from quasar.core.types import Draft, OneHot
@@ -126,7 +126,7 @@ logits_of_two_rows = st.lists(st.floats(-30, 30, width=32), min_size=2 * 3 * VOC
 )
 def test_laws_sum_to_1_under_every_processor(params: SamplingParams, values: list[float], dtype: torch.dtype):
     logits = torch.tensor(values, dtype=dtype).reshape(2, 3, VOCAB)
-    found = law(logits, Draft.chains([[1, 2], [3]]), [processed(params), processed(params)])
+    found = slot_distributions(logits, Draft.chains([[1, 2], [3]]), [processed(params), processed(params)])
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert found.shape == logits.shape
     assert (found >= 0).all()
@@ -136,7 +136,7 @@ def test_laws_sum_to_1_under_every_processor(params: SamplingParams, values: lis
 @quick
 @given(values=st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0]), min_size=VOCAB, max_size=VOCAB))
 def test_at_temperature_0_all_probability_is_on_the_first_of_the_most_likely(values: list[float]):
-    found = law(torch.tensor([[values]]), Draft.empty(1), [row(SamplingParams(temperature=0.0))])[0, 0]
+    found = slot_distributions(torch.tensor([[values]]), Draft.empty(1), [row(SamplingParams(temperature=0.0))])[0, 0]
     assert found.tolist() == [float(token == values.index(max(values))) for token in range(VOCAB)]
 
 
@@ -144,19 +144,21 @@ def test_at_temperature_0_all_probability_is_on_the_first_of_the_most_likely(val
 def test_ties_go_to_the_lowest_id_in_a_large_vocabulary(first: int):
     logits = torch.zeros(1, 1, 49_152)
     logits[..., first:] = 3.5
-    found = law(logits, Draft.empty(1), [row(SamplingParams(temperature=0.0))])
+    found = slot_distributions(logits, Draft.empty(1), [row(SamplingParams(temperature=0.0))])
     assert found[0, 0].nonzero().tolist() == [[first]]
 
 
 def test_ties_that_only_half_precision_makes_go_to_the_lowest_id():
     logits = torch.tensor([[[1.0, 8.001, 8.002]]]).bfloat16()
-    assert law(logits, Draft.empty(1), [row(SamplingParams(temperature=0.0))]).tolist() == [[[0.0, 1.0, 0.0]]]
+    assert slot_distributions(logits, Draft.empty(1), [row(SamplingParams(temperature=0.0))]).tolist() == [
+        [[0.0, 1.0, 0.0]]
+    ]
 
 
 def test_a_tiny_temperature_is_the_limit_of_small_ones():
     logits = torch.tensor([[[-80.0, 2.0, 50.0, 49.9, -3.0]]])
-    cold = law(logits, Draft.empty(1), [processed(SamplingParams(temperature=1e-8))])
-    zero = law(logits, Draft.empty(1), [processed(SamplingParams(temperature=0.0))])
+    cold = slot_distributions(logits, Draft.empty(1), [processed(SamplingParams(temperature=1e-8))])
+    zero = slot_distributions(logits, Draft.empty(1), [processed(SamplingParams(temperature=0.0))])
     assert torch.equal(cold, zero)
 
 
@@ -172,10 +174,10 @@ def test_rows_with_parameters_of_their_own_do_not_see_each_other():
     rows = [processed(params, [1, 2, 3, index % VOCAB]) for index, params in enumerate(every)]
     logits = torch.randn(6, 3, VOCAB, generator=torch.Generator().manual_seed(0))
     chains = [[1, 2], [3], [], [4, 4], [0, 1], [2]]
-    together = law(logits, Draft.chains(chains), rows)
+    together = slot_distributions(logits, Draft.chains(chains), rows)
     for index in range(6):
         own = len(chains[index]) + 1
-        alone = law(logits[index : index + 1, :own], Draft.chains([chains[index]]), [rows[index]])
+        alone = slot_distributions(logits[index : index + 1, :own], Draft.chains([chains[index]]), [rows[index]])
         assert torch.equal(together[index, :own], alone[0])
 
 
@@ -183,14 +185,16 @@ def test_the_context_offers_the_same_function():
     params = SamplingParams(temperature=0.7, top_k=3)
     logits, rows = torch.randn(1, 2, VOCAB, generator=torch.Generator().manual_seed(0)), (processed(params),)
     context = Context(rows, Streams([(0, "toy", 0)]))
-    assert torch.equal(context.law(logits, Draft.chains([[1]])), law(logits, Draft.chains([[1]]), rows))
+    assert torch.equal(
+        context.distributions(logits, Draft.chains([[1]])), slot_distributions(logits, Draft.chains([[1]]), rows)
+    )
 
 
 def test_logits_are_left_as_they_are():
     params = SamplingParams(temperature=0.5, top_k=2, repetition_penalty=2.0)
     logits = torch.randn(1, 2, VOCAB, generator=torch.Generator().manual_seed(0))
     before = logits.clone()
-    law(logits, Draft.chains([[1]]), [processed(params)])
+    slot_distributions(logits, Draft.chains([[1]]), [processed(params)])
     assert torch.equal(logits, before)
 
 
@@ -213,7 +217,7 @@ def test_a_processor_sees_the_prefix_of_every_slot(rows: list[Tree]):
     draft = Draft.trees(rows)
     recorders = [Recorder(needs_prefix=True) for _ in rows]
     batch = [row(SamplingParams(temperature=1.0), (recorder,), [9, index]) for index, recorder in enumerate(recorders)]
-    law(torch.zeros(len(rows), draft.nodes + 1, VOCAB), draft, batch)
+    slot_distributions(torch.zeros(len(rows), draft.nodes + 1, VOCAB), draft, batch)
     for index, recorder in enumerate(recorders):
         paths = trees.prefixes(draft, index)
         assert recorder.seen[: len(paths)] == [[9, index, *path] for path in paths]
@@ -222,13 +226,13 @@ def test_a_processor_sees_the_prefix_of_every_slot(rows: list[Tree]):
 def test_a_processor_that_looks_at_logits_alone_is_called_once_for_all_slots():
     recorder = Recorder(needs_prefix=False)
     batch = [row(SamplingParams(temperature=1.0), (recorder,)) for _ in range(3)]
-    law(torch.zeros(3, 4, VOCAB), Draft.chains([[1, 2, 3]] * 3), batch)
+    slot_distributions(torch.zeros(3, 4, VOCAB), Draft.chains([[1, 2, 3]] * 3), batch)
     assert recorder.seen == [[]] * 12
 
 
 def test_a_penalty_at_a_place_knows_the_drafts_before_it_and_no_later_one():
     params = SamplingParams(temperature=1.0, repetition_penalty=2.0)
-    laws = law(torch.ones(1, 3, VOCAB), Draft.chains([[4, 2]]), [processed(params, [1])])[0]
+    laws = slot_distributions(torch.ones(1, 3, VOCAB), Draft.chains([[4, 2]]), [processed(params, [1])])[0]
     penalised = [set((slot < slot.max()).nonzero()[:, 0].tolist()) for slot in laws]
     assert penalised == [{1}, {1, 4}, {1, 2, 4}]
 
@@ -241,7 +245,7 @@ def test_at_temperature_0_the_tokens_are_known_and_are_those_of_the_table(dtype:
     draft, rows = Draft.chains([[1, 2], [3]]), [processed(SamplingParams()), processed(SamplingParams())]
     logits = torch.randn((2, 3, VOCAB), generator=torch.Generator().manual_seed(1)).to(dtype)
     logits[0, 0, 1:3] = 9.0  # a tie goes to the lower id
-    found, table = target_laws(logits, draft, rows), law(logits, draft, rows)
+    found, table = target_distributions(logits, draft, rows), slot_distributions(logits, draft, rows)
     assert isinstance(found, OneHot)
     assert found.token_ids[0, 0] == 1
     assert torch.equal(found.table(), table)
@@ -254,6 +258,6 @@ def test_at_temperature_0_the_tokens_are_known_and_are_those_of_the_table(dtype:
 def test_a_temperature_or_a_processor_in_one_row_makes_a_table(params: SamplingParams):
     draft, rows = Draft.chains([[1], [3]]), [processed(SamplingParams()), processed(params)]
     logits = torch.zeros((2, 2, VOCAB))
-    found = target_laws(logits, draft, rows)
+    found = target_distributions(logits, draft, rows)
     assert isinstance(found, Tensor)
-    assert torch.equal(found, law(logits, draft, rows))
+    assert torch.equal(found, slot_distributions(logits, draft, rows))

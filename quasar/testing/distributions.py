@@ -1,4 +1,4 @@
-"""Statistics of the conformance kit: do tokens follow the laws that are claimed for them?"""
+"""Statistics of the conformance kit: do tokens follow the distributions that are claimed for them?"""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Cells = tuple[Sequence[float], Sequence[float]]
 def chi_square(groups: Iterable[Cells]) -> float:
     """Return the probability of a deviation at least as large as the one observed, by Pearson's chi-square.
 
-    Cells with a small expected count are pooled within their group. Draws of one group need not have one law: the
-    test then errs on the side of finding nothing.
+    Cells with a small expected count are pooled within their group. Draws of one group need not have one distribution:
+    the test then errs on the side of finding nothing.
 
     Args:
         groups: cells of independent groups.
@@ -56,19 +56,19 @@ def _pool(observed: Sequence[float], expected: Sequence[float]) -> list[tuple[fl
     return pooled
 
 
-def draws_against_laws(tokens: Sequence[int], laws: Sequence[Sequence[float]]) -> float:
-    """Test tokens against the laws that each is said to be drawn from; equal laws make a group."""
+def draws_against_distributions(tokens: Sequence[int], distributions: Sequence[Sequence[float]]) -> float:
+    """Test tokens against the distributions that each is said to be drawn from; equal distributions make a group."""
     groups: dict[tuple[float, ...], tuple[list[float], list[float]]] = {}
-    for token, law in zip(tokens, laws, strict=True):
-        key = tuple(round(share, 5) for share in law)
-        observed, expected = groups.setdefault(key, ([0.0] * len(law), [0.0] * len(law)))
+    for token, distribution in zip(tokens, distributions, strict=True):
+        key = tuple(round(share, 5) for share in distribution)
+        observed, expected = groups.setdefault(key, ([0.0] * len(distribution), [0.0] * len(distribution)))
         observed[token] += 1
-        for index, share in enumerate(law):
+        for index, share in enumerate(distribution):
             expected[index] += share
     return chi_square(groups.values())
 
 
-def texts_against_law(texts: Tensor, transition: Tensor, last: int) -> float:
+def texts_against_distribution(texts: Tensor, transition: Tensor, last: int) -> float:
     """Test whole texts against a model whose next token depends on the last one only.
 
     Three kinds of tests, of few cells and of many: each place alone, which is the sharpest for a bias that does not
@@ -76,7 +76,7 @@ def texts_against_law(texts: Tensor, transition: Tensor, last: int) -> float:
 
     Args:
         texts: ``[samples, length]`` int64.
-        transition: law after each token, ``[vocab, vocab]`` float64.
+        transition: distribution after each token, ``[vocab, vocab]`` float64.
         last: the token before the texts.
 
     Returns:
@@ -84,7 +84,11 @@ def texts_against_law(texts: Tensor, transition: Tensor, last: int) -> float:
     """
     samples, length = texts.shape
     vocab = transition.shape[0]
-    alone, after, found = transition[last], torch.full((samples,), last), []  # law of a place, tokens before it
+    alone, after, found = (
+        transition[last],
+        torch.full((samples,), last),
+        [],
+    )  # distribution of a place, tokens before it
     pairs: list[Cells] = []
     shares, codes = torch.ones(1, dtype=transition.dtype), torch.zeros(samples, dtype=torch.int64)  # of whole texts
     for place in range(length):
