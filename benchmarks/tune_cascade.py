@@ -120,7 +120,7 @@ def text_of(bench: Bench, name: str, done: Generation, inner: Pipeline, full: Pi
     drawn = torch.tensor(output)
     likely = ours.log_softmax(dim=-1)[range(len(output)), output].exp().tolist()
     agrees = (theirs.argmax(dim=-1) == drawn).tolist()
-    return Text(agrees, likely, [(step.committed[0], 1 + step.drafted[0]) for step in done.decode_steps])
+    return Text(agrees, likely, [(step.committed, 1 + step.drafted) for step in done.decode_steps])
 
 
 def costs_of(full: Sequence[Measured], inner: Sequence[Measured], cascades: Sequence[Measured]) -> Costs:
@@ -165,7 +165,7 @@ def measure(bench: Bench, verifier: Any) -> tuple[dict[str, list[Text]], Costs, 
 def cascade(inside: str, verifier: Any, length: int, doubt: float) -> dict[str, Any]:
     """Return the options of a cascade."""
     return {
-        "use": "pipeline", "drafter": INSIDE[inside], "verifier": verifier,
+        "use": "cascade", "drafter": INSIDE[inside], "verifier": verifier,
         "num_speculative_tokens": length, "min_probability": doubt,
     }  # fmt: skip
 
@@ -206,7 +206,7 @@ def main() -> None:
     together = bench.run({name: (drafter, "full") for name, drafter in drafters.items()})
     drift = together["vanilla"].rate / done["vanilla"].rate
     steps = [step for done in together["cascade"].generations for step in done.decode_steps]
-    real = sum(step.committed[0] for step in steps) / len(steps)
+    real = sum(step.committed for step in steps) / len(steps)
     print(f"\nbest cascade: {inside} inside, blocks of {length}, ended after a token less likely than {doubt:g}")
     print(f"  predicted    {rate:6.1f} tok/s, {accepted:.2f} tokens an outer forward")
     print(

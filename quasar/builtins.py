@@ -20,12 +20,12 @@ def quasar_drafters() -> Iterable[type[Drafter]]:
     from quasar.drafters.adaptive import Adaptive
     from quasar.drafters.best_first import BestFirst
     from quasar.drafters.bigram import Bigram
+    from quasar.drafters.cascade import Cascade
     from quasar.drafters.draft_model import DraftModel
     from quasar.drafters.layer_skip import LayerSkip
     from quasar.drafters.lookahead import Lookahead
     from quasar.drafters.ngram import Ngram
     from quasar.drafters.none import NoDraft
-    from quasar.drafters.pipeline import Pipeline
     from quasar.drafters.pld_plus import PldPlus
     from quasar.drafters.pruned import Pruned
     from quasar.drafters.recycling import Recycling
@@ -37,7 +37,7 @@ def quasar_drafters() -> Iterable[type[Drafter]]:
 
     without_models = [Ngram, Suffix, Recycling, Lookahead, Retrieval]
     with_the_verifiers_layers = [PldPlus, LayerSkip]
-    of_drafters = [Union, Adaptive, Pipeline, Routed]
+    of_drafters = [Union, Adaptive, Cascade, Routed]
     of_models = [DraftModel, Pruned, BestFirst, Universal]
     return [NoDraft, *without_models, *with_the_verifiers_layers, *of_drafters, Bigram, *of_models]
 
@@ -59,7 +59,7 @@ def quasar_verifiers() -> Iterable[type[Verifier]]:
 @hookimpl
 def quasar_acceptors() -> Iterable[type[Acceptor]]:
     """Return the built-in acceptors."""
-    from quasar.acceptors.block import Block
+    from quasar.acceptors.block import BlockVerification
     from quasar.acceptors.coupled import Coupled
     from quasar.acceptors.greedy import Greedy
     from quasar.acceptors.k_seq import KSeq
@@ -68,7 +68,7 @@ def quasar_acceptors() -> Iterable[type[Acceptor]]:
     from quasar.acceptors.top_k_ratio import TopKRatio
     from quasar.acceptors.typical import Typical
 
-    return [Stochastic, Block, KSeq, Greedy, Coupled, Relaxed, Typical, TopKRatio]
+    return [Stochastic, BlockVerification, KSeq, Greedy, Coupled, Relaxed, Typical, TopKRatio]
 
 
 @hookimpl

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from quasar.compare.config import Arm, Run
 from quasar.compare.replay import drift, replay, uniform_steps
-from quasar.core.batch import Request
 from quasar.core.errors import QuasarError
+from quasar.core.requests import Request
 from quasar.pipelines.pipeline import Pipeline
 from quasar.prompts.conversations import Conversations
 from quasar.testing.random_llama import VOCAB, TinyModels
@@ -110,7 +110,7 @@ def _judge(arm: Arm, pipeline: Pipeline, requests: Sequence[Request]) -> Verdict
         tokens += len(output)
         if drifts and not bool(gaps.any()):
             continue
-        own = [(step.committed[0], 1 + step.drafted[0]) for step in done.decode_steps]
+        own = [(step.committed, 1 + step.drafted) for step in done.decode_steps]
         ways = {"own steps": own, **{f"{width} rows": uniform_steps(len(output), width) for width in WIDTHS}}
         for way, steps in ways.items():
             moved = float(drift(alone, [replay(verifier, request, output, steps)]).max())

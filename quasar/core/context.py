@@ -31,7 +31,7 @@ class Context:
         coupled: draft tokens are to be drawn with the target's noise; see ``draft_keys``.
         eos_ids: ids that end a text.
         verification: the last step's verification with the logits of *all* its nodes; ``None`` before the first.
-        inner_steps: records of pipelines inside the drafter, each with the rows that took part, since the last step.
+        inner_steps: records of pipelines inside the drafter since the last step, each with the row that it is of.
     """
 
     rows: tuple[Row, ...]
@@ -40,7 +40,7 @@ class Context:
     coupled: bool = False
     eos_ids: tuple[int, ...] = ()
     verification: Verification | None = None
-    inner_steps: list[tuple[StepRecord, tuple[int, ...]]] = field(default_factory=list, repr=False)
+    inner_steps: list[tuple[int, StepRecord]] = field(default_factory=list, repr=False)
     _scratch: dict[int, Any] = field(default_factory=dict, repr=False)
 
     @property

@@ -78,10 +78,6 @@ class StagedSession:
         """Decoder layers computed so far, summed over all columns, those of drafting included."""
         return sum(session.layers_forwarded for session in self._sessions)
 
-    def cached_length(self, row: int) -> int:
-        """Tokens of a row that went through all layers and are in the caches, draft nodes not counted."""
-        return self._sessions[-1].cached_length(row)
-
     def forward(self, texts: Sequence[Sequence[int]], draft: Draft) -> Tensor:
         """Return logits at every slot of ``draft``; see ``Session.forward``.
 

@@ -84,14 +84,9 @@ def _check_steps(make: Make, findings: Findings) -> None:
                 for budget in (range(len(prompts)), [2] * len(prompts)):  # the first row of the first has no draft
                     context = make_context(prompts, temperature)
                     draft = drafter().propose(context, budget)
-                    _check_step(make, context, _verification(context, draft), findings)
+                    _check_step(make, context, TableVerifier().verify(context, draft), findings)
                     if findings:
                         return
-
-
-def _verification(context: Context, draft: Draft) -> Verification:
-    found = TableVerifier().verify(context, draft)
-    return Verification(draft, found.probs, found.logits, torch.ones(found.probs.shape[:2]))
 
 
 def _check_step(make: Make, context: Context, verification: Verification, findings: Findings) -> None:

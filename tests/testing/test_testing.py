@@ -42,7 +42,7 @@ from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 
 REGISTRY = load_registry()
-ELSEWHERE = {"pipeline", "routed", "quasar"}  # whole pipelines in themselves; their own test files run the kit
+ELSEWHERE = {"cascade", "routed", "quasar"}  # whole pipelines in themselves; their own test files run the kit
 COMPONENTS = [
     (line.kind, line.name)
     for kind in ("drafter", "verifier", "acceptor")
