@@ -10,10 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from quasar.compare.config import Arm, Run
 from quasar.compare.replay import drift, replay, uniform_steps
 from quasar.core.errors import QuasarError
+from quasar.core.providers import ChatCodec
 from quasar.core.requests import Request
 from quasar.pipelines.pipeline import Pipeline
 from quasar.prompts.conversations import Conversations
@@ -74,7 +76,7 @@ def audit_tiny(run: Run) -> Iterator[Verdict]:
     sampling = run.sampling.model_copy(update={"max_new_tokens": _TINY_TOKENS, **plain})
     for arm in run.arms:
         try:
-            pipeline = Pipeline(arm.composition, models, _Bytes(), ())
+            pipeline = Pipeline(arm.composition, models, cast(ChatCodec, _Bytes()), ())  # prompts are ids already
         except QuasarError as error:
             where = f"arm '{arm.name}' on a tiny random model ('--model' takes the file's own)"
             raise type(error)(f"{where}: {error}") from error

@@ -35,6 +35,26 @@ class TextCodec(Protocol):
         ...
 
 
+class ChatCodec(TextCodec, Protocol):
+    """A tokenizer that knows the model's chat template, if the model has one."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether ``render`` can lay a conversation out."""
+        ...
+
+    def render(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Return the ids of a conversation, ready for the assistant's answer.
+
+        Args:
+            messages: ``role`` and ``content`` of each turn.
+
+        Raises:
+            ConfigError: there is no chat template.
+        """
+        ...
+
+
 class Catalogue(Protocol):
     """What is installed, as far as whoever loads models has to know it; the plugin registry is one."""
 

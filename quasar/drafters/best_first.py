@@ -88,6 +88,8 @@ class BestFirst(Drafter):
         beam: int = Field(4, ge=1, le=256, description="Nodes that are read on after at each level, children of each.")
         max_nodes: int = Field(12, ge=1, le=1024, description="Nodes of the tree.")
 
+    config: Config
+
     def describe(self) -> dict[str, Any]:
         """What the drafter with the model says."""
         return {"drafter": {"use": self.config.drafter.name, **self.config.drafter.describe()}}

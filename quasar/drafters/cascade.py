@@ -56,6 +56,8 @@ class Cascade(Drafter):
         )
         min_probability: float = Field(0.0, ge=0, le=1, description="End after a token that was less likely than this.")
 
+    config: Config
+
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
         drafter, acceptor = self.config.drafter, self.config.acceptor

@@ -45,6 +45,8 @@ class DraftModel(ModelDrafter):
                 raise ValueError("dtype is an option of target_copy's verifier; give it there")
             return self
 
+    config: Config
+
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return the draft model.
 
@@ -53,8 +55,7 @@ class DraftModel(ModelDrafter):
         """
         if self.config.target_copy is not None:
             self.config.target_copy.load(models)
-            copy: LanguageModel = self.config.target_copy.model
-            return copy
+            return self.config.target_copy.model
         name = self.config.model
         if name is None:
             return models.target(self.config.dtype)

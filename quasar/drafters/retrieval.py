@@ -38,6 +38,7 @@ class Retrieval(Drafter):
         min_match: int = Field(2, ge=1, le=DEPTH, description="Shortest match that is continued, in tokens.")
         max_occurrences: int = Field(128, ge=1, le=10_000, description="Matches that are looked at, evenly spread.")
 
+    config: Config
     datastore: Datastore
 
     def load(self, models: ModelProvider) -> None:

@@ -41,7 +41,9 @@ class Routed(Drafter):
         )
         policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
 
-    def __init__(self, config: Any = None, policy: Policy | None = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None, policy: Policy | None = None) -> None:
         super().__init__(config)
         self._router = Router(policy or self.config.policy.make(), list(self.config.arms))
         self.drafts_by = joint_drafts_by(self.config.arms.values())

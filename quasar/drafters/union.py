@@ -58,7 +58,9 @@ class Union(Drafter):
             "given", description="Who comes first: drafter after drafter, or depth after depth."
         )
 
-    def __init__(self, config: Any = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
         self.drafts_by = joint_drafts_by(self.config.drafters)
         self.matched = all(drafter.matched for drafter in self.config.drafters)

@@ -43,6 +43,7 @@ class Universal(Drafter):
             "auto", description="What the draft model computes in; auto is its checkpoint's own dtype."
         )
 
+    config: Config
     model: LanguageModel
     _target: TextCodec
     _own: TextCodec

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from quasar.core.config import PipelineSpec, parse_yaml, validate
 from quasar.core.errors import CapacityError, ConfigError
 from quasar.core.sampling import SamplingParams
-from quasar.fidelity.measure import Continuation, differences, layer_errors, summary, teacher_forced
+from quasar.fidelity.measure import Continuation, differences, layer_errors, summary, verifier_logits
 from quasar.fidelity.report import table
 from quasar.machine import environment
 from quasar.pipelines.composition import compose
@@ -132,11 +132,12 @@ def fidelity(
         UnsupportedModelError: ``layers`` for a model whose layers are not a plain stack.
     """
     models = [_model(pipeline) for pipeline in (reference, other)]
+    verifiers = [pipeline.composition.verifier for pipeline in (reference, other)]
     with tqdm(desc="prompts continued", total=len(prompts), disable=quiet, file=sys.stderr) as bar:
         texts = continuations(reference, prompts, max_new_tokens, bar.update)
     tasks: dict[str, list[Mapping[str, Any]]] = {}
     for text in tqdm(texts, desc="prompts compared", disable=quiet, file=sys.stderr):
-        distributions = [teacher_forced(model, text) for model in models]
+        distributions = [verifier_logits(*each, text) for each in zip(models, verifiers, strict=True)]
         tasks.setdefault(text.task, []).append(differences(distributions[0], distributions[1]))
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,

@@ -10,10 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quasar.core.components import Verifier
+from quasar.core.context import Context
 from quasar.core.distributions import most_likely
 from quasar.core.models import LanguageModel
+from quasar.core.rows import Row, TokenView
+from quasar.core.sampling import SamplingParams
+from quasar.core.streams import Streams
 from quasar.core.types import Draft
 from quasar.models.session import Session
+from quasar.models.verifier import ModelVerifier
 
 MEASURES = ("top1_agreement", "kl", "tv")
 """Share of places with the same most likely token; KL(reference, model) in nats; total variation distance."""
@@ -32,6 +38,16 @@ class Continuation:
     task: str
     prompt: tuple[int, ...]
     token_ids: tuple[int, ...]
+
+
+def verifier_logits(model: LanguageModel, verifier: Verifier, text: Continuation) -> Tensor:
+    """Return what ``teacher_forced`` says of a verifier's model, as the verifier changes it if it does."""
+    logits = teacher_forced(model, text)
+    if not isinstance(verifier, ModelVerifier):
+        return logits
+    row = Row(TokenView(list(text.prompt)), len(text.prompt), "", 0, SamplingParams(temperature=1.0))
+    draft = Draft.chains([text.token_ids[:-1]])
+    return verifier.adjust(logits[None], Context((row,), Streams([(0, "", 0)])), draft)[0]
 
 
 def teacher_forced(model: LanguageModel, text: Continuation) -> Tensor:

@@ -64,6 +64,20 @@ def full_precision(models: ModelProvider, dtype: str, backend: type[Backend] | N
     )
 
 
+def target_on_backend(models: ModelProvider, dtype: str = "auto", backend: str = "auto") -> Built:
+    """Return the target model in full precision on a backend: what ``load_model`` of a verifier needs, in one call.
+
+    Args:
+        models: what ``load`` was given.
+        dtype: ``auto`` for the checkpoint's, or ``bfloat16``, ``float16``, ``float32``, ``float64``.
+        backend: ``auto`` for the fastest by measurement, ``torch``, or a backend's name.
+
+    Raises:
+        ConfigError: no such backend, or it cannot serve this model here; the text says why.
+    """
+    return full_precision(models, dtype, choose_backend(models, dtype, backend))
+
+
 def _named(
     models: ModelProvider, dtype: str, requested: str, known: Mapping[str, type[Backend]]
 ) -> type[Backend] | None:

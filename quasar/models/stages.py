@@ -119,7 +119,7 @@ class EarlyExit:
 
     model: StagedModel
     layer: int
-    session: Callable[[Context], Any]
+    session: Callable[[Context], StagedSession]
 
     def logits(self, context: Context, texts: Sequence[Sequence[int]]) -> Tensor:
         """Return the final norm and head of the states after the exit layer, at each text's last token.
@@ -132,8 +132,7 @@ class EarlyExit:
         Returns:
             ``[batch, vocab]``.
         """
-        logits: Tensor = self.session(context).exit_logits(self.layer, texts)
-        return logits
+        return self.session(context).exit_logits(self.layer, texts)
 
     def states(self, context: Context) -> Tensor:
         """Return the states after the exit layer of committed tokens, but for the last one, which is not forwarded yet.
@@ -142,8 +141,7 @@ class EarlyExit:
             ``[batch, capacity, hidden]``; entry i belongs to token i of the row's text, entries beyond hold anything.
             Hidden is 0 where no text has two tokens.
         """
-        states: Tensor = self.session(context).states(self.layer, [row.token_ids[:-1] for row in context.rows])
-        return states
+        return self.session(context).states(self.layer, [row.token_ids[:-1] for row in context.rows])
 
 
 def early_exit(verifier: Verifier, layer: int | None, drafter: str, option: str) -> EarlyExit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -31,9 +30,9 @@ def choose_device(device: str) -> str:
 def load_pipeline(
     model: str = "smollm2-135m",
     *,
-    drafter: str | Mapping[str, Any] = "ngram",
-    verifier: str | Mapping[str, Any] = "full",
-    acceptor: str | Mapping[str, Any] = "stochastic",
+    drafter: str | Mapping[str, object] = "ngram",
+    verifier: str | Mapping[str, object] = "full",
+    acceptor: str | Mapping[str, object] = "stochastic",
     exact: bool = False,
     sampling: SamplingParams | None = None,
     device: str = "auto",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quasar.core.engine import Engine, Request
+from quasar.core.providers import TextCodec
 from quasar.core.records import Generation
 
 
@@ -35,7 +35,7 @@ class Stream:
         output: the finished text and its counts; ``None`` until the end.
     """
 
-    def __init__(self, engine: Engine, requests: Sequence[Request], tokenizer: Any) -> None:
+    def __init__(self, engine: Engine, requests: Sequence[Request], tokenizer: TextCodec) -> None:
         self._engine, self._requests, self._tokenizer = engine, requests, tokenizer
         self.output: Output | None = None
 

@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from quasar.core.component import Component
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.config import validate
@@ -58,7 +56,7 @@ class ConformanceError(AssertionError):
 
 def check_component(
     component_class: type[Component],
-    config: BaseModel | None = None,
+    config: Component.Config | None = None,
     /,
     *,
     models: ModelProvider | None = None,
@@ -84,7 +82,7 @@ def check_component(
 
 def conformance_report(
     component_class: type[Component],
-    config: BaseModel | None = None,
+    config: Component.Config | None = None,
     /,
     *,
     models: ModelProvider | None = None,
@@ -134,7 +132,7 @@ class _Target(ModelVerifier):
         return models.target()
 
 
-def _make(component_class: type[Component], config: BaseModel, models: ModelProvider | None) -> Component:
+def _make(component_class: type[Component], config: Component.Config, models: ModelProvider | None) -> Component:
     component = component_class(config.model_copy(deep=True))  # components among its options are made afresh too
     if models is not None:
         component.load(models)

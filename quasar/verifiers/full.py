@@ -35,6 +35,7 @@ class Full(ModelVerifier):
         def _known(cls, value: str, info: ValidationInfo) -> str:
             return check_name(value, info)
 
+    config: Config
     _built: Built
 
     def load_model(self, models: ModelProvider) -> LanguageModel:

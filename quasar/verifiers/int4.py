@@ -29,6 +29,8 @@ class Int4(LayerwiseVerifier):
 
         group_size: Literal[32, 64, 128, 256] = Field(32, description="Inputs that share a scale and an offset.")
 
+    config: Config
+
     def make_layer(self, kind: Any, weight: Tensor, bias: Tensor | None) -> QuantizedLinear:
         """Return a layer."""
         layer: QuantizedLinear = kind(weight, bias, self.config.group_size)

@@ -79,6 +79,7 @@ class Int8(ModelVerifier):
         def _known(cls, value: str, info: ValidationInfo) -> str:
             return check_name(value, info, available_backends())
 
+    config: Config
     _built: Built
     _smoothing: str
 

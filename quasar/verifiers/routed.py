@@ -41,7 +41,9 @@ class Routed(Verifier):
         )
         policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
 
-    def __init__(self, config: Any = None, policy: Policy | None = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None, policy: Policy | None = None) -> None:
         super().__init__(config)
         self._router = Router(policy or self.config.policy.make(), list(self.config.arms))
 
@@ -62,8 +64,7 @@ class Routed(Verifier):
 
     def vocab_size(self) -> int | None:
         """That of the arms."""
-        size: int | None = next(iter(self.config.arms.values())).vocab_size()
-        return size
+        return next(iter(self.config.arms.values())).vocab_size()
 
     def describe(self) -> dict[str, Any]:
         """What the policy and the arms say; weights are counted once."""
@@ -89,7 +90,7 @@ class Routed(Verifier):
         chosen = context.scratch(self, list[str])
         chosen[:] = self._router.route(context)
         found = {name: self.config.arms[name].verify(context, draft) for name in dict.fromkeys(chosen)}
-        first: Verification = next(iter(found.values()))
+        first = next(iter(found.values()))
         if len(found) == 1:
             return first
         own = [(found[name], row) for row, name in enumerate(chosen)]

@@ -39,6 +39,7 @@ class LayerwiseVerifier(ModelVerifier):
             (), description="Layers that stay in full precision, by name or pattern, e.g. '*.down_proj'."
         )
 
+    config: Config
     _report: ConversionReport
 
     @abstractmethod
