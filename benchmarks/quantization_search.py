@@ -30,10 +30,10 @@ from quasar.core.models import LanguageModel
 from quasar.core.sampling import SamplingParams
 from quasar.fidelity.command import as_ids, choose_questions, continuations
 from quasar.fidelity.measure import Continuation, differences, summary, teacher_forced
-from quasar.hf import loading
 from quasar.models.int8_format import activation_steps
 from quasar.models.self_sampled import self_sampled_texts
 from quasar.pipelines.composition import compose
+from quasar.pipelines.open_model import open_model
 from quasar.pipelines.pipeline import Pipeline
 from quasar.plugins.registry import load_registry
 from quasar.prompts.conversations import Conversations
@@ -49,9 +49,8 @@ class Search:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._registry = load_registry()
-        source = loading.find_model(arguments.model, self._registry.model(arguments.model))
-        self.models = loading.LoadedModels(source, "cpu", self._registry)
-        self._tokenizer = loading.load_tokenizer(source)
+        self._model = open_model(arguments.model, self._registry, "cpu")
+        self.models, self._tokenizer = self._model.models, self._model.tokenizer
         self._texts = arguments.texts
         self._folder, self._kept = arguments.keep, {}
         self._moments_of: Any = None
@@ -80,7 +79,7 @@ class Search:
     def pipeline(self, verifier: Any) -> Pipeline:
         """Return plain decoding with a verifier, loaded."""
         spec = PipelineSpec.model_validate({"drafter": "none", "verifier": verifier})
-        return Pipeline(compose(spec, self._registry, SamplingParams(), "search"), self.models, self._tokenizer, ())
+        return self._model.pipeline(compose(spec, self._registry, SamplingParams(), "search"), eos_ids=())
 
     def compared(self, model: LanguageModel) -> dict[str, Any]:
         """Return the measures of a model."""

@@ -30,9 +30,8 @@ from quasar.compare.replay import replay, uniform_steps
 from quasar.core.config import PipelineSpec
 from quasar.core.errors import QuasarError
 from quasar.core.records import Generation
-from quasar.hf import loading
 from quasar.pipelines.composition import compose
-from quasar.pipelines.load import choose_device
+from quasar.pipelines.open_model import open_model
 from quasar.pipelines.pipeline import Pipeline
 from quasar.plugins.registry import load_registry
 from quasar.prompts.questions import load_questions
@@ -81,19 +80,17 @@ class Bench:
 
     def __init__(self, model: str, prompts: int, tokens: int) -> None:
         self._registry = load_registry()
-        source = loading.find_model(model, self._registry.model(model))
-        self._models = loading.LoadedModels(source, choose_device("auto"), self._registry)
-        self._tokenizer = loading.load_tokenizer(source)
+        self._model = open_model(model, self._registry)
         self.sampling = SamplingParams(max_new_tokens=tokens, ignore_eos=True)
         self.prompts = {
-            str(question.question_id): self._tokenizer.render([{"role": "user", "content": question.turns[0]}])
+            str(question.question_id): self._model.tokenizer.render([{"role": "user", "content": question.turns[0]}])
             for question in load_questions("bundled", prompts)
         }
 
     def pipeline(self, drafter: Any, verifier: Any) -> Pipeline:
         """Return a loaded pipeline."""
         spec = PipelineSpec.model_validate({"drafter": drafter, "verifier": verifier})
-        return Pipeline(compose(spec, self._registry, self.sampling, "tune"), self._models, self._tokenizer, ())
+        return self._model.pipeline(compose(spec, self._registry, self.sampling, "tune"), eos_ids=())
 
     def run(self, drafters: Mapping[str, tuple[Any, Any]]) -> dict[str, Measured]:
         """Answer every prompt with every (drafter, verifier); the pipelines by turns, prompt by prompt."""

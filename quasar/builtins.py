@@ -1,4 +1,4 @@
-"""The components that come with quasar, registered through the same hooks and entry point as anyone's plugin."""
+"""The components and commands that come with quasar, through the same hooks and entry point as anyone's plugin."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from quasar.plugins.registry import hookimpl
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable
 
     from quasar.core.components import Acceptor, Drafter, Verifier
@@ -78,3 +79,22 @@ def quasar_models() -> Iterable[Any]:
 
     models: Iterable[Any] = builtin_models()
     return models
+
+
+@hookimpl
+def quasar_commands(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the built-in commands, in the order of ``quasar --help``."""
+    from quasar.commands.check import add_check
+    from quasar.commands.compare import add_compare
+    from quasar.commands.datastore import add_datastore
+    from quasar.commands.fidelity import add_fidelity
+    from quasar.commands.generate import add_generate
+    from quasar.commands.ls import add_ls
+    from quasar.commands.models import add_models
+    from quasar.commands.profile import add_profile
+    from quasar.commands.show import add_show
+
+    for add in (
+        add_compare, add_check, add_generate, add_ls, add_show, add_models, add_profile, add_datastore, add_fidelity
+    ):  # fmt: skip
+        add(subparsers)

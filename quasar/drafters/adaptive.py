@@ -54,7 +54,7 @@ class Adaptive(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        drafter: Drafter = Field(description="Who proposes.")
+        drafter: Drafter = Field(examples=["ngram"], description="Who proposes.")
         max_nodes: int = Field(16, ge=1, le=256, description="Most nodes that may be drafted in a step.")
         costs: dict[int, float] | dict[int, dict[int, float]] | None = Field(
             None,

@@ -82,7 +82,7 @@ class BestFirst(Drafter):
         """Options."""
 
         drafter: ModelDrafter = Field(
-            description="Whose model drafts; its options for the shape of a draft are not used."
+            examples=["pruned"], description="Whose model drafts; its options for the shape of a draft are not used."
         )
         num_speculative_tokens: int = Field(4, ge=1, le=64, description="Levels, each a forward of the draft model.")
         beam: int = Field(4, ge=1, le=256, description="Nodes that are read on after at each level, children of each.")

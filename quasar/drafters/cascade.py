@@ -42,8 +42,10 @@ class Cascade(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        drafter: Drafter = Field(description="Who proposes to the inner verifier.")
-        verifier: Verifier = Field(description="Who checks that, and whose distribution the block follows.")
+        drafter: Drafter = Field(examples=["ngram"], description="Who proposes to the inner verifier.")
+        verifier: Verifier = Field(
+            examples=["int8"], description="Who checks that, and whose distribution the block follows."
+        )
         acceptor: Acceptor = Field(
             "stochastic", validate_default=True, description="Who decides inside; has to be exact."
         )

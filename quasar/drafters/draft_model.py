@@ -31,7 +31,9 @@ class DraftModel(ModelDrafter):
 
         model: str | None = Field(None, description="The draft model: a built-in name, a folder, or a hub id.")
         target_copy: ModelVerifier | None = Field(
-            None, description="Instead of a model: the target as this verifier has it, for example int8 or pruned."
+            None,
+            examples=["int8"],
+            description="Instead of a model: the target as this verifier has it, for example int8 or pruned.",
         )
         dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
             "auto", description="What the draft model computes in; auto is its checkpoint's own dtype."

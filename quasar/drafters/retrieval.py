@@ -32,7 +32,7 @@ class Retrieval(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        datastore: Path = Field(description="Folder that 'quasar datastore build' wrote.")
+        datastore: Path = Field(examples=["my-datastore"], description="Folder that 'quasar datastore build' wrote.")
         num_speculative_tokens: int = Field(10, ge=1, le=64, description="Longest path of the tree.")
         max_nodes: int = Field(16, ge=1, le=256, description="Nodes of the tree.")
         min_match: int = Field(2, ge=1, le=DEPTH, description="Shortest match that is continued, in tokens.")

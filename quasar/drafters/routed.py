@@ -37,9 +37,11 @@ class Routed(Drafter):
         """Options."""
 
         arms: dict[str, Drafter] = Field(
-            min_length=1, description="The drafters, by name; the rules want low, mid, high."
+            min_length=1,
+            examples=[{"low": "ngram", "mid": "suffix", "high": "pruned"}],
+            description="The drafters, by name; the rules want low, mid, high.",
         )
-        policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
+        policy: PolicyOptions = Field(examples=["specquant"], description="Who is asked: specquant, length or bandit.")
 
     config: Config
 

@@ -18,9 +18,8 @@ from quasar.fidelity.measure import Continuation, differences, layer_errors, sum
 from quasar.fidelity.report import table
 from quasar.machine import environment
 from quasar.pipelines.composition import compose
-from quasar.pipelines.load import choose_device
+from quasar.pipelines.open_model import OpenModel, open_model
 from quasar.pipelines.pipeline import Pipeline
-from quasar.plugins.registry import load_registry
 from quasar.prompts.conversations import Conversations
 from quasar.prompts.questions import Question, load_questions
 
@@ -38,11 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         QuasarError: in one line.
     """
-    from quasar.hf import loading
-
     if arguments.max_new_tokens < 1:
         raise ConfigError(f"--max-new-tokens: must be at least 1, got {arguments.max_new_tokens}.")
-    registry = load_registry([Path(file) for file in arguments.plugin])
+    registry = arguments.registry.with_files([Path(file) for file in arguments.plugin])
     parts = {
         flag: compose(
             validate(PipelineSpec, {"drafter": "none", "verifier": parse_yaml(getattr(arguments, flag), f"--{flag}")},
@@ -52,18 +49,15 @@ def run(arguments: argparse.Namespace) -> None:
         for flag in ("reference", "verifier")
     }  # fmt: skip
     questions = choose_questions(arguments.data, arguments.limit)
-    source = loading.find_model(arguments.model, registry.model(arguments.model), arguments.quiet)
-    tokenizer = loading.load_tokenizer(source)
-    prompts = as_ids(questions, Conversations(tokenizer, "off" if arguments.no_chat else "auto"))
-    _check_lengths(prompts, arguments.max_new_tokens, source)
-    models = loading.LoadedModels(source, choose_device(arguments.device), registry)
-    eos_ids = loading.eos_token_ids(source, tokenizer)
-    reference, other = (Pipeline(parts[flag], models, tokenizer, eos_ids) for flag in ("reference", "verifier"))
+    model = open_model(arguments.model, registry, arguments.device, arguments.quiet)
+    prompts = as_ids(questions, Conversations(model.tokenizer, "off" if arguments.no_chat else "auto"))
+    _check_lengths(prompts, arguments.max_new_tokens, model)
+    reference, other = (model.pipeline(parts[flag]) for flag in ("reference", "verifier"))
     found = fidelity(
         reference, other, prompts, max_new_tokens=arguments.max_new_tokens, layers=arguments.layers,
         quiet=arguments.quiet,
     )  # fmt: skip
-    found |= {"model": arguments.model, "data": list(arguments.data), "environment": environment(models.device)}
+    found |= {"model": arguments.model, "data": list(arguments.data), "environment": environment(model.models.device)}
     print(json.dumps(found, indent=2) if arguments.json else table(found))
 
 
@@ -96,12 +90,12 @@ def as_ids(questions: Sequence[tuple[str, Question]], conversations: Conversatio
     return [(task, conversations.ids(question, [])) for task, question in questions]
 
 
-def _check_lengths(prompts: Prompts, new: int, source: Any) -> None:
+def _check_lengths(prompts: Prompts, new: int, model: OpenModel) -> None:
     longest = max(len(ids) for _, ids in prompts)
-    if source.max_length is not None and longest + new > source.max_length:
+    if model.max_length is not None and longest + new > model.max_length:
         raise CapacityError(
             f"--data: the longest prompt has {longest} tokens, and with --max-new-tokens {new} that is more than the "
-            f"{source.max_length} that model '{source.name}' holds; ask for fewer, or leave long prompts out."
+            f"{model.max_length} that model '{model.name}' holds; ask for fewer, or leave long prompts out."
         )
 
 

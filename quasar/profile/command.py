@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     pipeline = load_pipeline(
         arguments.model, drafter="none", verifier=parse_yaml(arguments.verifier, "--verifier"),
         device=arguments.device, plugins=arguments.plugin, quiet=arguments.quiet,
+        registry=arguments.registry,
     )  # fmt: skip
     total = None if arguments.rounds is None else arguments.rounds + 1  # and one that is not counted
     with tqdm(desc="rounds", total=total, disable=arguments.quiet, file=sys.stderr) as bar:

@@ -37,9 +37,11 @@ class Routed(Verifier):
         """Options."""
 
         arms: dict[str, ModelVerifier] = Field(
-            min_length=1, description="The verifiers, by name; the rules want low, mid, high."
+            min_length=1,
+            examples=[{"low": "pruned", "mid": "int8", "high": "full"}],
+            description="The verifiers, by name; the rules want low, mid, high.",
         )
-        policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
+        policy: PolicyOptions = Field(examples=["specquant"], description="Who is asked: specquant, length or bandit.")
 
     config: Config
 

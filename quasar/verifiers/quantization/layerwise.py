@@ -29,7 +29,9 @@ class LayerwiseVerifier(ModelVerifier):
         """Options."""
 
         emulated: bool = Field(
-            False, description="Compute the same numbers slowly on any device, where the kernels are not to be had."
+            False,
+            examples=[True],
+            description="Compute the same numbers slowly on any device, where the kernels are not to be had.",
         )
         dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
             "auto", description="What everything beside the quantised layers computes in; auto is the checkpoint's."
