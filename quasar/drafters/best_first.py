@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.types import Draft
 from quasar.models.drafter import ModelDrafter
 from quasar.models.session import Session
@@ -88,9 +88,9 @@ class BestFirst(Drafter):
         beam: int = Field(4, ge=1, le=256, description="Nodes that are read on after at each level, children of each.")
         max_nodes: int = Field(12, ge=1, le=1024, description="Nodes of the tree.")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the drafter with the model says."""
-        return {"drafter": {"use": self.config.drafter.name, **self.config.drafter.describe()}}
+        return Description(details={"drafter": describe_part(self.config.drafter)})
 
     def prefill(self, context: Context) -> None:
         """Forward the prompts, unless none of them leaves room in the model."""

@@ -7,6 +7,7 @@ from typing import cast
 
 from quasar.core.components import Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.core.models import LanguageModel, StagedModel, describe
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft, Verification
@@ -40,7 +41,7 @@ class ModelVerifier(Verifier):
         """Size of the model's output layer."""
         return self.model.vocab_size
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Dtype, device and bytes of weights."""
         return describe(self.model)
 
