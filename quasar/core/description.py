@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -122,8 +122,8 @@ _KNOWN: Mapping[str, tuple[Any, str]] = {
 class Described(Protocol):
     """A component, as far as its description is concerned."""
 
-    name: str
-    kind: str
+    name: ClassVar[str]
+    kind: ClassVar[str]
 
     def describe(self) -> Description:
         """Return what reports should say."""
