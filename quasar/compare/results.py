@@ -228,7 +228,7 @@ class Results:
         scoring: scores, if the run asked for them.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     schema_version: int
     environment: RunEnvironment

@@ -79,7 +79,8 @@ def results_type() -> TypeAdapter[Results]:
 
 def lay_out(results: Results) -> dict[str, Any]:
     """Return what ``results.json`` holds."""
-    laid_out: dict[str, Any] = results_type().dump_python(results, mode="json")
+    # Not pydantic's own JSON: that writes numbers that JSON does not know as nothing.
+    laid_out: dict[str, Any] = json.loads(json.dumps(results_type().dump_python(results), allow_nan=False))
     return laid_out
 
 
