@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ def race(arguments: argparse.Namespace) -> int:
         "pipelines": {arm.name: arm.composition.as_yaml() for arm in run.arms},
     }  # fmt: skip
     store = Store(arguments.out)
-    where = {**environment("cpu"), "command": command(), "busy_processors_at_start": others}
+    where = {**asdict(environment("cpu")), "command": command(), "busy_processors_at_start": others}
     results = {"schema_version": 1, "settings": settings, "environment": where, "arms": {},
                "answers": store.earlier(settings) if arguments.resume else []}  # fmt: skip
     try:

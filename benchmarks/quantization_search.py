@@ -15,6 +15,7 @@ import argparse
 import fnmatch
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ class Search:
     def compared(self, model: LanguageModel) -> dict[str, Any]:
         """Return the measures of a model."""
         pairs = zip(self.texts, self.logits, strict=True)
-        return summary([differences(logits, teacher_forced(model, text)) for text, logits in pairs])
+        return asdict(summary([differences(logits, teacher_forced(model, text)) for text, logits in pairs]))
 
     def _stored(self, name: str, make: Any) -> Any:
         """Return what a run with the same folder made before."""

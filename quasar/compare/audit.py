@@ -28,6 +28,21 @@ _TINY_PROMPTS, _TINY_TOKENS = 6, 48
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """A token that differs from plain decoding's by more than the drift explains.
+
+    Attributes:
+        prompt: the prompt's name.
+        place: index of the new token.
+        gap: distance of its score to the largest there.
+    """
+
+    prompt: str
+    place: int
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of one arm.
 
@@ -35,7 +50,7 @@ class Verdict:
         arm: its name.
         tokens: how many were judged.
         near_ties: of these, how many differ by less than the drift explains.
-        faults: of these, how many differ by more; each as ``(prompt, position, gap)``.
+        faults: of these, those that differ by more.
         drift: largest drift of the arm's verifier, for steps like the arm's own and by row count.
         skipped: why the arm was not judged, or ``None``.
     """
@@ -43,7 +58,7 @@ class Verdict:
     arm: str
     tokens: int = 0
     near_ties: int = 0
-    faults: tuple[tuple[str, int, float], ...] = ()
+    faults: tuple[Fault, ...] = ()
     drift: Mapping[str, float] | None = None
     skipped: str | None = None
 
@@ -53,7 +68,7 @@ class Verdict:
             return f"{self.arm}: not judged, {self.skipped}"
         identical = self.tokens - self.near_ties - len(self.faults)
         drifts = ", ".join(f"{way} {value:.2g}" for way, value in self.drift.items())
-        place = "".join(f"; first at prompt {p}, token {i}, gap {gap:.3g}" for p, i, gap in self.faults[:1])
+        place = "".join(f"; first at prompt {f.prompt}, token {f.place}, gap {f.gap:.3g}" for f in self.faults[:1])
         return (
             f"{self.arm}: {identical} identical, {self.near_ties} near-ties, {len(self.faults)} faults "
             f"of {self.tokens} tokens{place} (drift: {drifts})"
@@ -122,5 +137,5 @@ def _judge(arm: Arm, pipeline: Pipeline, requests: Sequence[Request]) -> Verdict
             if float(gaps[place]) <= 2 * max(drifts.values()):
                 near_ties += 1
             else:
-                faults.append((request.prompt_id, place, float(gaps[place])))
+                faults.append(Fault(request.prompt_id, place, float(gaps[place])))
     return Verdict(arm.name, tokens, near_ties, tuple(faults), drifts)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from quasar.compare import report as reporting
 from quasar.compare.config import Run
 from quasar.compare.differences import classify, find_differences
-from quasar.compare.results import results
+from quasar.compare.results import SCHEMA_VERSION, Results, RunEnvironment
 from quasar.compare.runner import check_lengths, run_all, warm_up
 from quasar.compare.scoring import Golds, find_golds, score
 from quasar.compare.store import RunFolder, SampleRecord
+from quasar.compare.summary import describe_arm, summarise
 from quasar.machine import busy_processors, environment
 from quasar.pipelines.open_model import OpenModel, open_model
 from quasar.pipelines.pipeline import Pipeline
@@ -28,7 +29,7 @@ def default_output(run: Run) -> Path:
     return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -> dict[str, Any]:
+def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -> Results:
     """Run a comparison.
 
     Args:
@@ -38,7 +39,7 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
         quiet: nothing on the terminal; the files are written all the same.
 
     Returns:
-        What ``results.json`` holds.
+        What was written to ``results.json``.
 
     Raises:
         QuasarError: in one line; samples that were finished stay.
@@ -65,7 +66,9 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
             bar.update()
 
         run_all(run, folder, pipelines, conversations, done)
-    where = {**environment(model.models.device), "busy_processors_at_start": others}
+    where = RunEnvironment(
+        **asdict(environment(model.models.device)), busy_processors_at_start=others, configuration=run.as_yaml()
+    )  # fmt: skip
     return _finish(run, folder, pipelines, conversations, where, golds, quiet)
 
 
@@ -92,26 +95,26 @@ def _finish(
     folder: RunFolder,
     pipelines: dict[str, Pipeline],
     conversations: Conversations,
-    where: dict[str, Any],
+    where: RunEnvironment,
     golds: Golds | None,
     quiet: bool,
-) -> dict[str, Any]:
+) -> Results:
     """Count, score, write and show."""
     different = find_differences(run, folder.samples)
-    classify(different, run, folder.samples, pipelines, conversations)
-    parts = {name: pipeline.composition for name, pipeline in pipelines.items()}
-    descriptions = {
-        name: {
-            **each.verifier.describe(),
-            "drafter": each.drafter.describe(),
-            "arm_weight_bytes": sum((each.verifier.storages() | each.drafter.storages()).values()),
-        }
-        for name, each in parts.items()
-    }
-    found = results(run, folder.samples, descriptions, different, where)
-    found["scoring"] = None if golds is None else score(golds, run, folder.samples.values(), quiet)
-    folder.write_results(found, reporting.report(found))
-    run.registry.run_finished(found)
+    judged = classify(different, run, folder.samples, pipelines, conversations)
+    descriptions = {name: describe_arm(pipeline.composition) for name, pipeline in pipelines.items()}
+    found = Results(
+        schema_version=SCHEMA_VERSION,
+        environment=where,
+        model=run.config.model,
+        baseline=run.baseline,
+        added_arms=run.added,
+        published=run.config.published,
+        arms=summarise(run, folder.samples, descriptions),
+        differences=judged,
+        scoring=None if golds is None else score(golds, run, folder.samples.values(), quiet),
+    )
+    run.registry.run_finished(folder.write_results(found, reporting.report(run, found)))
     if not quiet:
         print(reporting.table(found), reporting.exactness(found), reporting.differences(found), sep="\n\n")
         print(reporting.busy(found), end="")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quasar.core.cache import KVCache
 from quasar.core.decoders import Decoder, LinearLayer
+from quasar.core.description import Description
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +139,10 @@ class StagedModel(LanguageModel, Protocol):
         ...
 
 
-def describe(model: LanguageModel) -> dict[str, object]:
+def describe(model: LanguageModel) -> Description:
     """Return dtype, device and bytes of weights, for reports."""
-    return {
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "weight_bytes": sum(model.storages().values()),
-    }
+    return Description(
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        weight_bytes=sum(model.storages().values()),
+    )

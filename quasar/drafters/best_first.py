@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.types import Draft
 from quasar.models.drafter import ModelDrafter
 from quasar.models.session import Session
@@ -90,9 +90,9 @@ class BestFirst(Drafter):
 
     config: Config
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the drafter with the model says."""
-        return {"drafter": {"use": self.config.drafter.name, **self.config.drafter.describe()}}
+        return Description(details={"drafter": describe_part(self.config.drafter)})
 
     def prefill(self, context: Context) -> None:
         """Forward the prompts, unless none of them leaves room in the model."""

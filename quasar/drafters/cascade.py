@@ -14,6 +14,7 @@ from quasar.core.batch import Batch
 from quasar.core.clock import device_clock
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.engine import Engine
 from quasar.core.errors import CompositionError
 from quasar.core.providers import ModelProvider
@@ -90,10 +91,10 @@ class Cascade(Drafter):
         """Let the inner drafter meet the inner verifier: that is who checks it."""
         self.config.drafter.attach_verifier(self.config.verifier)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """What the parts say."""
         parts = {"drafter": self.config.drafter, "verifier": self.config.verifier}
-        return {kind: {"use": part.name, **part.describe()} for kind, part in parts.items()}
+        return Description(details={kind: describe_part(part) for kind, part in parts.items()})
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return the chain that the inner pipeline emits."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from quasar.core.description import Description, description_of
 from quasar.core.errors import CompositionError
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
@@ -70,10 +71,11 @@ class DraftModel(ModelDrafter):
             )
         return models.other(name, self.config.dtype)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """What drafts, beside what every model drafter says."""
         copy = self.config.target_copy
-        return {"model": self.model.name, **super().describe(), **({} if copy is None else copy.describe())}
+        said = Description() if copy is None else description_of(copy)
+        return Description.of({"model": self.model.name, **super().describe(), **said})
 
 
 def _difference(target: Mapping[str, int], own: Mapping[str, int]) -> str | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quasar.core.components import Drafter, DraftsBy, joint_drafts_by
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.types import POINT_MASS, Draft, Trials
 
 
@@ -72,9 +73,9 @@ class Union(Drafter):
         """It drafts by what its parts do, and so is the evidence theirs."""
         return {**super().traits(), "drafts_by": "of its parts", "matched": "of its parts"}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the drafters say."""
-        return {"drafters": [{"use": drafter.name, **drafter.describe()} for drafter in self.config.drafters]}
+        return Description(details={"drafters": [describe_part(drafter) for drafter in self.config.drafters]})
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return the joint tree of every row."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.core.models import LanguageModel, describe
 from quasar.core.providers import ModelProvider, TextCodec
 from quasar.core.rows import Row
@@ -53,9 +55,9 @@ class Universal(Drafter):
         self._target, self._own = models.tokenizer(), models.tokenizer(self.config.model)
         self.model = models.other(self.config.model, self.config.dtype)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """The draft model, and dtype, device and bytes of its weights."""
-        return {"model": self.model.name, **describe(self.model)}
+        return replace(describe(self.model), details={"model": self.model.name})
 
     def storages(self) -> dict[int, int]:
         """Those of the draft model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -12,6 +12,7 @@ import torch
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from quasar.core.backends import STOCK, Built, check_name
+from quasar.core.description import Description
 from quasar.core.errors import ConfigError
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
@@ -63,9 +64,10 @@ class PrunedModel:
     num_layers: int
     backend: str = STOCK
 
-    def describe(self) -> dict[str, object]:
-        """Return which layers stayed and what runs them, for reports."""
-        return {"layers_kept": list(self.kept), "layers_of_target": self.num_layers, "backend": self.backend}
+    def describe(self, model: Description) -> Description:
+        """Return what is said of the model, with the layers that stayed and what runs them."""
+        layers = {"layers_kept": list(self.kept), "layers_of_target": self.num_layers}
+        return replace(model, backend=self.backend, details={**model.details, **layers})
 
 
 def pruned_copy(models: ModelProvider, dtype: str, ratio: float, method: Method, backend: str = "auto") -> PrunedModel:

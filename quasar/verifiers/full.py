@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from quasar.core.backends import Built, check_name
+from quasar.core.description import Description
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.backend_choice import choose_backend, full_precision
@@ -48,6 +50,6 @@ class Full(ModelVerifier):
         """The model in its own dtype or the one asked for."""
         return "the model in full precision" + ("" if self.config.dtype == "auto" else f" ({self.config.dtype})")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """The backend beside what every model verifier says."""
-        return {"backend": self._built.backend, **super().describe()}
+        return replace(super().describe(), backend=self._built.backend)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from quasar.core.backends import STOCK, Built, check_name
+from quasar.core.description import Description
 from quasar.core.errors import ConfigError
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
@@ -140,14 +142,13 @@ class Int8(ModelVerifier):
         told += [f"{', '.join(options.keep)} in full precision"] if options.keep else []
         return f"the model in W8A{options.activation_bits} int8" + (f" ({'; '.join(told)})" if told else "")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Backend and what was converted, beside what every model verifier says."""
-        return {
-            "backend": self._built.backend,
+        details = {
             "smoothing": self._smoothing,
             "weight_rounding": self.config.weight_rounding,
             "compiled": self.config.compiled,
             "converted_layers": len(self._built.converted),
             "skipped_layers": list(self._built.skipped),
-            **super().describe(),
         }
+        return replace(super().describe(), backend=self._built.backend, details=details)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from quasar.core.cache import KVCache
 from quasar.core.components import Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description, description_of
 from quasar.core.errors import CompositionError
 from quasar.core.models import Block, LanguageModel
 from quasar.core.providers import ModelProvider
@@ -72,14 +74,14 @@ class Quasar(Verifier):
         """Size of the model's output layer."""
         return self.config.int8.vocab_size()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """The mode, and what the models say."""
         int8, full = self.config.int8, self.config.full
-        said = {"mode": self.config.mode, **int8.describe()}
+        said = description_of(int8)
+        details = {"mode": self.config.mode, **said.details}
         if self.config.mode == "verify_only":
-            said["full"] = full.describe()
-            said["weight_bytes"] = sum(self.storages().values())
-        return said
+            details["full"] = description_of(full).flat()
+        return replace(said, weight_bytes=sum(self.storages().values()), details=details)
 
     def storages(self) -> dict[int, int]:
         """Those of the models that were loaded."""

@@ -414,7 +414,7 @@ def test_costs_that_were_not_given_are_measured_once_and_shown(monkeypatch):
     clock.now += 1e6
     other = adaptive(Ngram(), costs=None, max_nodes=5, draft_cost=0.125)
     load(other, models)
-    assert other.describe() == {
+    assert other.describe().flat() == {
         "costs": shown["costs"], "draft_cost": 0.125, "carry_over": False, "drafter": {"use": "ngram"},
     }  # fmt: skip
 

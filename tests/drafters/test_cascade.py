@@ -197,14 +197,14 @@ def test_levels_are_counted_and_summed():
         return StepRecord(False, drafted, drafted, accepted, accepted + 1, 0, 0.5, 1.0, 0.25, level)
 
     one = count_levels([step(1, 3, 2), step(2, 1, 0), step(1, 3, 0)])
-    assert [(each["level"], each["num_steps"], each["emitted"], each["drafted"]) for each in one] == [
+    assert [(each.level, each.num_steps, each.emitted, each.drafted) for each in one] == [
         (1, 2, 4, 6),
         (2, 1, 1, 1),
     ]
     outer, inner = summarise_levels([one, count_levels([step(1, 0, 0)]), ()])
-    assert (outer["acceptance_length"], outer["acceptance_rate"], outer["seconds_verify"]) == (5 / 3, 2 / 6, 3.0)
-    assert (inner["acceptance_length"], inner["acceptance_rate"]) == (1.0, 0.0)
-    assert summarise_levels([()]) == []
+    assert (outer.acceptance_length, outer.acceptance_rate, outer.seconds_verify) == (5 / 3, 2 / 6, 3.0)
+    assert (inner.acceptance_length, inner.acceptance_rate) == (1.0, 0.0)
+    assert summarise_levels([()]) == ()
 
 
 def test_weights_of_all_levels_are_counted_once():

@@ -13,7 +13,7 @@ from quasar.cli import main
 from quasar.core.errors import ConfigError
 from quasar.core.types import Draft
 from quasar.fidelity import command
-from quasar.fidelity.measure import Continuation, differences, layer_errors, summary, teacher_forced
+from quasar.fidelity.measure import Continuation, Differences, differences, layer_errors, summary, teacher_forced
 from quasar.fidelity.report import bars
 from quasar.models.session import Session
 from tests.compare.conftest import save_tiny_model
@@ -47,29 +47,29 @@ def logits(rows=5, vocab=11, seed=0):
 def test_measures_are_those_of_the_textbook():
     p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.25, 0.5, 0.25])
     found = differences(p.log()[None] + 7, q.log()[None] - 3)  # logits are laws up to a constant
-    assert found["kl"].item() == pytest.approx(0.5 * math.log(2) + 0.3 * math.log(0.6) + 0.2 * math.log(0.8), abs=1e-6)
-    assert found["tv"].item() == pytest.approx(0.25, abs=1e-6)
-    assert found["top1_agreement"].item() == 0
+    assert found.kl.item() == pytest.approx(0.5 * math.log(2) + 0.3 * math.log(0.6) + 0.2 * math.log(0.8), abs=1e-6)
+    assert found.tv.item() == pytest.approx(0.25, abs=1e-6)
+    assert found.top1_agreement.item() == 0
 
 
 def test_a_model_agrees_with_itself():
     found = differences(logits(), logits())
-    assert found["top1_agreement"].tolist() == [1] * 5
-    assert found["kl"].abs().max() == found["tv"].max() == 0
+    assert found.top1_agreement.tolist() == [1] * 5
+    assert found.kl.abs().max() == found.tv.max() == 0
 
 
 def test_the_error_is_that_of_prompts_not_of_places():
     def prompt(kl, places):
         values = torch.full((places,), kl, dtype=torch.float64)
-        return {"kl": values, "tv": values, "top1_agreement": values}
+        return Differences(values, values, values)
 
     found = summary([prompt(0.1, 10), prompt(0.3, 10), prompt(0.2, 10)])
-    assert found["kl"] == pytest.approx(0.2)
+    assert found.kl == pytest.approx(0.2)
     # Three prompts of equal length: the standard error of the mean of 0.1, 0.3 and 0.2.
-    assert found["kl_standard_error"] == pytest.approx(0.1 / math.sqrt(3))
-    assert (found["positions"], found["prompts"]) == (30, 3)
-    assert summary([prompt(0.1, 10), prompt(0.3, 30)])["kl"] == pytest.approx(0.25)  # every place counts the same
-    assert summary([prompt(0.1, 10)])["kl_standard_error"] is None
+    assert found.kl_standard_error == pytest.approx(0.1 / math.sqrt(3))
+    assert (found.positions, found.prompts) == (30, 3)
+    assert summary([prompt(0.1, 10), prompt(0.3, 30)]).kl == pytest.approx(0.25)  # every place counts the same
+    assert summary([prompt(0.1, 10)]).kl_standard_error is None
 
 
 def test_teacher_forcing_is_one_forward_for_each_prefix(tiny):

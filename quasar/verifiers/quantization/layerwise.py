@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
+from quasar.core.description import Description
 from quasar.core.errors import ConfigError
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
@@ -85,11 +87,7 @@ class LayerwiseVerifier(ModelVerifier):
         told += [f"{', '.join(self.config.keep)} in full precision"] if self.config.keep else []
         return f"the model in {self.precision}" + (f" ({'; '.join(told)})" if told else "")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Backend and what was converted, beside what every model verifier says."""
-        return {
-            "backend": self._report.backend,
-            "converted_layers": len(self._report.converted),
-            "skipped_layers": list(self._report.skipped),
-            **super().describe(),
-        }
+        layers = {"converted_layers": len(self._report.converted), "skipped_layers": list(self._report.skipped)}
+        return replace(super().describe(), backend=self._report.backend, details=layers)
