@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quasar.core.distributions import most_likely
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
 from quasar.core.types import Draft
 from quasar.models.session import Session
 
@@ -77,7 +77,7 @@ def summary(prompts: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]:
     return found | {"positions": places, "prompts": len(prompts)}
 
 
-def layer_errors(reference: LanguageModel, other: LanguageModel, text: Continuation) -> list[float]:
+def layer_errors(reference: EditableModel, other: EditableModel, text: Continuation) -> list[float]:
     """Return the error of each decoder layer of ``other``, given the input that the layer has in ``reference``.
 
     The error is relative to what the layer adds to its input: errors of earlier layers do not count, and folding

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, ValidationInfo, field_validator
 
 from quasar.core.backends import Built, check_name
-from quasar.core.models import LanguageModel
+from quasar.core.models import Dtype, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.backend_choice import choose_backend, full_precision
 from quasar.models.verifier import ModelVerifier
@@ -22,9 +20,7 @@ class Full(ModelVerifier):
     class Config(ModelVerifier.Config):
         """Options."""
 
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
-            "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
-        )
+        dtype: Dtype = Field("auto", description="What the forward computes in; auto is the checkpoint's own dtype.")
         backend: str = Field(
             "auto",
             description="What multiplies: torch, an installed backend, or auto, the fastest by measurement.",
