@@ -27,7 +27,7 @@ from torch import Tensor
 
 from quasar.compare.tables import grid as as_table
 from quasar.core.config import PipelineSpec
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
 from quasar.core.sampling import SamplingParams
 from quasar.fidelity.command import as_ids, choose_questions, continuations
 from quasar.fidelity.measure import Continuation, differences, summary, teacher_forced
@@ -40,7 +40,7 @@ from quasar.plugins.registry import load_registry
 from quasar.prompts.conversations import Conversations
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.replace_layers import matching_layers, replace_layers
-from quasar.verifiers.quantization.smoothing import choose_factors, fold
+from quasar.verifiers.quantization.smoothquant import choose_factors, fold
 
 ROWS = (1, 6)
 
@@ -102,7 +102,7 @@ class Search:
             self._kept[key] = make()
         return self._kept[key]
 
-    def _inputs(self, model: LanguageModel, limit: int) -> dict[str, Tensor]:
+    def _inputs(self, model: EditableModel, limit: int) -> dict[str, Tensor]:
         """Return what every group of layers reads while the model reads its own text."""
         start, target = self._tokenizer.conversation_start(), self.models.target("float32")
         texts = self._once(
@@ -121,7 +121,7 @@ class Search:
             return awq_factors(copy, rows, recipe.group)
         return choose_factors(copy, rows, None, activation_bits=recipe.searched)
 
-    def _moments(self, model: LanguageModel, scaled: Any) -> dict[str, Tensor]:
+    def _moments(self, model: EditableModel, scaled: Any) -> dict[str, Tensor]:
         """Return ``moments`` of every layer's input; those of the last factors are kept."""
         if self._moments_of != scaled:
             inputs = self._inputs(model, self._texts * calibration.TOKENS)
@@ -160,9 +160,10 @@ class Search:
                 nbytes = weight.numel() // 2 + 4 * on.scale.numel()
             return Emulated(values, bias, nbytes, 0 if bits is None else activation_steps(bits, weight.shape[1]))
 
-        report = replace_layers(model, make, "emulated", "a recipe")
+        replace_layers(model, make, "emulated", "a recipe")
+        quantised = sum(each.weight_bytes for each in model.module.modules() if isinstance(each, Emulated))
         full = sum(self.models.target("bfloat16").storages().values())
-        return model, full - before + report.weight_bytes
+        return model, full - before + quantised
 
 
 def measured(search: Search, what: Any) -> dict[str, Any]:

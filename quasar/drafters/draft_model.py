@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from pydantic import Field, model_validator
 
 from quasar.core.description import Description, description_of
 from quasar.core.errors import CompositionError
-from quasar.core.models import LanguageModel
+from quasar.core.models import Dtype, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.drafter import ModelDrafter
 from quasar.models.verifier import ModelVerifier
@@ -36,7 +35,7 @@ class DraftModel(ModelDrafter):
             examples=["int8"],
             description="Instead of a model: the target as this verifier has it, for example int8 or pruned.",
         )
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+        dtype: Dtype = Field(
             "auto", description="What the draft model computes in; auto is its checkpoint's own dtype."
         )
 

@@ -148,7 +148,7 @@ def fidelity(
 
 def _model(pipeline: Pipeline) -> Any:
     verifier = pipeline.composition.verifier
-    model = getattr(verifier, "model", None)
+    model = verifier.language_model()
     if model is None:
         raise ConfigError(f"fidelity: verifier '{verifier.name}' has no language model to compare; name one that has.")
     return model

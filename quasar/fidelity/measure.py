@@ -12,7 +12,7 @@ from torch import Tensor
 from quasar.core.components import Verifier
 from quasar.core.context import Context
 from quasar.core.distributions import most_likely
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
 from quasar.core.rows import Row, TokenView
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
@@ -109,7 +109,7 @@ def _mean(prompts: Sequence[Tensor]) -> tuple[float, float | None]:
     return mean, math.sqrt(squares * many / (many - 1)) / places if many > 1 else None
 
 
-def layer_errors(reference: LanguageModel, other: LanguageModel, text: Continuation) -> list[float]:
+def layer_errors(reference: EditableModel, other: EditableModel, text: Continuation) -> list[float]:
     """Return the error of each decoder layer of ``other``, given the input that the layer has in ``reference``.
 
     The error is relative to what the layer adds to its input: errors of earlier layers do not count, and folding

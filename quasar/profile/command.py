@@ -81,7 +81,7 @@ def profile(
         CapacityError: the model is shorter than the widest forward.
     """
     verifier = pipeline.composition.verifier
-    model: LanguageModel | None = getattr(verifier, "model", None)
+    model = verifier.language_model()
     if model is None:
         raise ConfigError(f"profile: verifier '{verifier.name}' has no language model to time; name one that has.")
     device = str(model.device)

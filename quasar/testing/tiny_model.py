@@ -99,7 +99,7 @@ class TinyModel:
 
     @torch.inference_mode()
     def layer_states(self, token_ids: Tensor, given: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Return the hidden states round every layer; see ``LanguageModel.layer_states``."""
+        """Return the hidden states round every layer; see ``EditableModel.layer_states``."""
         length = token_ids.shape[1]
         weights = torch.ones((length, length), dtype=self.dtype).tril()
         weights /= weights.sum(dim=-1, keepdim=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -66,6 +66,11 @@ class Quasar(Verifier):
         """The quantised model, or nothing."""
         return self.config.int8.reference() if self.config.mode == "full" else None
 
+    def language_model(self) -> LanguageModel | None:
+        """The quantised model where it does everything; of two models neither is the one."""
+        model: LanguageModel | None = self.config.int8.language_model() if self.config.mode == "full" else None
+        return model
+
     def max_length(self) -> int | None:
         """Positions of the model."""
         return self.config.int8.max_length()
@@ -117,7 +122,7 @@ class Quasar(Verifier):
 
     def _sessions(self, context: Context) -> list[Session]:
         def make() -> list[Session]:
-            model = cast(LanguageModel, _ByDraft(self.config.full.model, self.config.int8.model))
+            model = _ByDraft(self.config.full.model, self.config.int8.model)
             return [Session(model, 1, len(row.token_ids) + row.sampling.max_new_tokens + 32) for row in context.rows]
 
         return context.scratch(self, make)
@@ -128,11 +133,14 @@ class _ByDraft:
 
     def __init__(self, plain: LanguageModel, drafts: LanguageModel) -> None:
         self._plain, self._drafts = plain, drafts
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
+        self.vocab_size, self.max_length, self.num_layers = plain.vocab_size, plain.max_length, plain.num_layers
+        self.dtype, self.device, self.name = plain.dtype, plain.device, plain.name
 
     def forward(self, block: Block, cache: KVCache) -> Tensor:
         """As ``LanguageModel.forward``; logits of more than one column are wanted only where there is a draft."""
         model = self._drafts if block.num_logits > 1 else self._plain
         return model.forward(block, cache)
+
+    def storages(self) -> dict[int, int]:
+        """Those of both."""
+        return self._plain.storages() | self._drafts.storages()

@@ -14,7 +14,7 @@ from quantization_variants import W8A8, Recipe
 from quasar.models.int8_format import quantize_weight
 from quasar.verifiers.quantization.emulated import EmulatedInt4Linear
 from quasar.verifiers.quantization.reference import ReferenceLinear
-from quasar.verifiers.quantization.smoothing import fold
+from quasar.verifiers.quantization.smoothquant import fold
 from tests.compare.conftest import save_tiny_model
 from tests.identity.tiny_models import tiny_model
 

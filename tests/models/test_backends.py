@@ -8,7 +8,7 @@ from backend_fakes import Stopwatch, fake
 
 from quasar.core.errors import ConfigError
 from quasar.models import backend_choice
-from quasar.models.backend_choice import choose_backend
+from quasar.models.backend_choice import Stock, choose_backend
 from quasar.testing.random_llama import TinyModels
 
 
@@ -31,8 +31,8 @@ def refusal(models, requested):
 # --- named ------------------------------------------------------------------------------------------------------------
 
 
-def test_torch_needs_no_model_and_no_measurement(stopwatch):
-    assert choose_backend(None, "auto", "torch") is None
+def test_torch_needs_no_measurement(stopwatch):
+    assert choose_backend(TinyModels([fake("quick")]), "auto", "torch") is Stock
     assert stopwatch.measured == []
 
 
@@ -63,7 +63,7 @@ def test_a_backend_that_cannot_serve_is_refused_with_its_reason(reason):
     [[], [fake("a", unusable="no")], [fake("b", refuses="no")], [fake("a", unusable="no"), fake("b", refuses="no")]],
 )
 def test_auto_without_a_backend_that_serves_is_torch_unmeasured(backends, stopwatch, file):
-    assert choose_backend(TinyModels(backends), "auto", "auto") is None
+    assert choose_backend(TinyModels(backends), "auto", "auto") is Stock
     assert stopwatch.measured == []
     assert not file.exists()
 
@@ -73,15 +73,14 @@ def test_auto_without_a_backend_that_serves_is_torch_unmeasured(backends, stopwa
     [
         ({"torch": 0.3, "one": 0.2, "two": 0.1}, "two"),
         ({"torch": 0.3, "one": 0.1, "two": 0.2}, "one"),
-        ({"torch": 0.1, "one": 0.2, "two": 0.3}, None),
+        ({"torch": 0.1, "one": 0.2, "two": 0.3}, "torch"),
     ],
 )
 def test_auto_takes_the_fastest_of_all_that_can_serve(seconds, winner, stopwatch):
     stopwatch.update(seconds, never=0.0)
     one, two = fake("one"), fake("two")
     models = TinyModels([one, fake("never", unusable="no"), two])
-    chosen = choose_backend(models, "auto", "auto")
-    assert (chosen and chosen.name) == winner
+    assert choose_backend(models, "auto", "auto").name == winner
     assert stopwatch.measured == [["one", "torch", "two"]]
     assert one.built == two.built == [("full", False)]
 
@@ -107,7 +106,7 @@ def test_what_was_kept_decides(stopwatch, file):
     choose_backend(TinyModels([fake("quick")]), "auto", "auto")
     kept = json.loads(file.read_text())
     file.write_text(json.dumps({key: {"torch": 1, "quick": 2.5} for key in kept}))
-    assert choose_backend(TinyModels([fake("quick")]), "auto", "auto") is None
+    assert choose_backend(TinyModels([fake("quick")]), "auto", "auto") is Stock
 
 
 def test_another_dtype_thread_count_or_set_of_backends_is_measured_anew(stopwatch, file):

@@ -1,6 +1,7 @@
 """fp8 and int4: the emulated formats, refusals without a GPU, and what torchao is asked for where there is one."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,15 +13,20 @@ from quasar.models.session import Session
 from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.fp8 import Fp8
 from quasar.verifiers.int4 import Int4
-from quasar.verifiers.int8 import Int8
+from quasar.verifiers.int8 import LAYER_BACKENDS, Int8
 from quasar.verifiers.quantization import torchao as torchao_file
 from quasar.verifiers.quantization.emulated import EmulatedFp8Linear, EmulatedInt4Linear, fp8_rows
-from quasar.verifiers.quantization.replace_layers import available_backends
 from quasar.verifiers.quantization.scheme import NotQuantizedError
-from quasar.verifiers.quantization.torchao import TorchaoFp8Linear, TorchaoInt4Linear, gpu_obstacle
+from quasar.verifiers.quantization.torchao import (
+    TorchaoFp8,
+    TorchaoFp8Linear,
+    TorchaoInt4,
+    TorchaoInt4Linear,
+    gpu_obstacle,
+)
 from tests.compare.conftest import save_tiny_model
 
-needs_torchao = pytest.mark.skipif(available_backends()["torchao"] is not None, reason="torchao does not load")
+needs_torchao = pytest.mark.skipif(LAYER_BACKENDS["torchao"].unusable() is not None, reason="torchao does not load")
 both = pytest.mark.parametrize("kind", [Fp8, Int4])
 
 
@@ -131,11 +137,14 @@ def test_an_old_gpu_is_named(monkeypatch):
     assert gpu_obstacle((8, 0), "int4") == torchao_file._import_error()
 
 
-@pytest.mark.parametrize("kind", [TorchaoFp8Linear, TorchaoInt4Linear])
-def test_the_kernels_serve_bfloat16_on_cuda(kind):
-    assert "run on CUDA and the model is on cpu" in kind.refuses(torch.device("cpu"), torch.bfloat16)
-    assert "bfloat16" in kind.refuses(torch.device("cuda:0"), torch.float32)
-    assert kind.refuses(torch.device("cuda:0"), torch.bfloat16) is None
+@pytest.mark.parametrize("backend", [TorchaoFp8, TorchaoInt4])
+def test_the_kernels_serve_bfloat16_on_cuda(backend):
+    def refuses(device, dtype):
+        return backend.refuses(SimpleNamespace(device=torch.device(device), dtype=dtype))
+
+    assert "run on CUDA and the model is on cpu" in refuses("cpu", torch.bfloat16)
+    assert "bfloat16" in refuses("cuda:0", torch.float32)
+    assert refuses("cuda:0", torch.bfloat16) is None
 
 
 @needs_torchao

@@ -12,9 +12,8 @@ from quasar.models.int8_format import MAX_STEPS, quantize_rows, quantize_weight
 from quasar.models.session import Session
 from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.int8 import Int8
-from quasar.verifiers.quantization import calibration, compensated
-from quasar.verifiers.quantization.gptq import DAMPING, input_order
-from quasar.verifiers.quantization.gptq import compensated as rounded
+from quasar.verifiers.quantization import calibration, gptq_weights
+from quasar.verifiers.quantization.gptq import DAMPING, gptq_steps, input_order
 from tests.identity.tiny_models import tiny_model
 
 TEXT = [list(range(3, 40)), list(range(50, 60))]
@@ -31,7 +30,7 @@ def dependent_moments(size, seed):
 
 def int8_steps(weight, second, damping=DAMPING):
     scale = (weight.abs().amax(dim=1, keepdim=True) / MAX_STEPS).clamp_min(torch.finfo(torch.float32).tiny)
-    return rounded(weight, input_order(second, damping), scale, -MAX_STEPS * scale, 2 * MAX_STEPS) - MAX_STEPS, scale
+    return gptq_steps(weight, input_order(second, damping), scale, -MAX_STEPS * scale, 2 * MAX_STEPS) - MAX_STEPS, scale
 
 
 def written_out(weight, second):
@@ -110,7 +109,7 @@ def logits(model):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    for module in (calibration, own_texts_module, compensated):
+    for module in (calibration, own_texts_module, gptq_weights):
         monkeypatch.setattr(module, "quasar_home", lambda: tmp_path)
     monkeypatch.setattr(own_texts_module, "TOKENS", 40)
     return tmp_path
@@ -182,7 +181,7 @@ def test_moments_that_do_not_fit_together_are_taken_in_turns(home, monkeypatch):
     moments = calibration.input_moments
     monkeypatch.setattr(calibration, "input_moments", lambda *a: calls.append(a[1]) or moments(*a))
     first = logits(loaded().model)
-    monkeypatch.setattr(compensated, "_BYTES_AT_ONCE", 4 * 32 * 32 * 2)
+    monkeypatch.setattr(gptq_weights, "_BYTES_AT_ONCE", 4 * 32 * 32 * 2)
     for file in (home / "gptq").iterdir():
         file.unlink()
     assert torch.equal(logits(loaded().model), first)
@@ -209,9 +208,9 @@ def test_a_family_whose_inputs_are_not_known_is_served(home):
 
 
 def test_fbgemm_has_integers_of_its_own_range(home):
-    from quasar.verifiers.quantization.fbgemm import FbgemmLinear
+    from quasar.verifiers.quantization.fbgemm import Fbgemm
 
-    if reason := FbgemmLinear.unusable():
+    if reason := Fbgemm.unusable():
         pytest.skip(reason)
     ours, like = loaded(backend="fbgemm", dtype="float32"), loaded(dtype="float32")
     assert len(list((home / "gptq").iterdir())) == 2

@@ -15,7 +15,7 @@ from quasar.models.session import Session
 from quasar.testing.random_llama import TinyModels
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.quantization import calibration
-from quasar.verifiers.quantization.smoothing import STEPS_PER_OCTAVE, choose_factors, fold, rounding_error
+from quasar.verifiers.quantization.smoothquant import STEPS_PER_OCTAVE, choose_factors, fold, rounding_error
 from tests.identity.tiny_models import CONFIGS, tiny_model
 
 FAMILIES = [family for family in CONFIGS if family != "gpt2"]
