@@ -183,24 +183,23 @@ class TinyModels:
     Attributes:
         device: ``cpu``.
         measurements: see ``ModelProvider``.
+        letters: alphabet of the tokenizer, one letter a token.
 
     Args:
         backends: what ``backends`` returns.
-        make: makes a model from its dtype and the seed of its weights.
-        letters: alphabet of the tokenizer.
     """
 
     device = "cpu"
+    letters = "abcdefg"
 
-    def __init__(
-        self,
-        backends: Sequence[type[Backend]] = (),
-        make: Callable[[torch.dtype, int], LanguageModel] = TinyModel,
-        letters: str = "abcdefg",
-    ) -> None:
+    def __init__(self, backends: Sequence[type[Backend]] = ()) -> None:
         self.measurements: dict[str, Any] = {}
-        self._backends, self._make, self._letters = backends, make, letters
+        self._backends = backends
         self._made: dict[str, object] = {}
+
+    def make(self, dtype: torch.dtype, seed: int) -> LanguageModel:
+        """Return a new model with random weights."""
+        return TinyModel(dtype, seed)
 
     def target(self, dtype: str = "auto") -> LanguageModel:
         """Return the model, in float32 for ``auto``: every backend multiplies that, and its rounding is small."""
@@ -215,8 +214,8 @@ class TinyModels:
         return self._model(dtype, seed=sum(name.encode()))
 
     def tokenizer(self, name: str | None = None) -> Letters:
-        """Return the same tokenizer for every model: one letter a token."""
-        return Letters(self._letters)
+        """Return the same tokenizer for every model."""
+        return Letters(self.letters)
 
     def derived(self, key: str, make: Callable[[], Made]) -> Made:
         """Return what ``make`` made under ``key``; see ``ModelProvider.derived``."""
@@ -227,4 +226,4 @@ class TinyModels:
 
     def _model(self, dtype: str, seed: int) -> LanguageModel:
         precision = "float32" if dtype == "auto" else dtype
-        return self.derived(f"{seed}/{precision}", lambda: self._make(getattr(torch, precision), seed))
+        return self.derived(f"{seed}/{precision}", lambda: self.make(getattr(torch, precision), seed))

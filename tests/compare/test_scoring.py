@@ -13,7 +13,8 @@ import pytest
 from quasar.cli import main
 from quasar.compare import code_tests
 from quasar.compare.code_tests import find_problem, load_problems, outcome, program
-from quasar.compare.config import ScoringConfig, final_number, find_golds, load_run, score
+from quasar.compare.config import ScoringConfig, load_run
+from quasar.compare.scoring import final_number, find_golds, score
 from quasar.core.errors import ConfigError
 from quasar.prompts.questions import Question
 from quasar.prompts.sources import load_sources
