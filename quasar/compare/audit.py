@@ -19,7 +19,7 @@ from quasar.core.providers import ChatCodec
 from quasar.core.requests import Request
 from quasar.pipelines.pipeline import Pipeline
 from quasar.prompts.conversations import Conversations
-from quasar.testing.random_llama import VOCAB, TinyModels
+from quasar.testing.random_llama import VOCAB, RandomLlamas
 
 WIDTHS = (2, 4, 8)
 """Row counts whose drift is measured."""
@@ -84,7 +84,7 @@ class _Bytes:
 
 def audit_tiny(run: Run) -> Iterator[Verdict]:
     """Judge every arm on a tiny random model, prompts with repetition in them."""
-    models, generator = TinyModels(run.registry.backends()), random.Random(0)
+    models, generator = RandomLlamas(run.registry.backends()), random.Random(0)
     motifs = [[generator.randrange(VOCAB) for _ in range(generator.randrange(3, 9))] for _ in range(_TINY_PROMPTS)]
     prompts = {f"tiny {i}": motif * 3 + motif[:2] for i, motif in enumerate(motifs)}
     plain = {"stop": (), "suppress_tokens": (), "bad_words_ids": (), "stop_token_ids": (), "logit_bias": ()}

@@ -16,7 +16,7 @@ from quasar import cli
 from quasar.compare.config import load_run
 from quasar.hf import loading
 from quasar.plugins.registry import load_registry
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -30,7 +30,7 @@ from quasar.plugins.registry import load_registry
 from quasar.testing import TinyModels, check_component
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 REGISTRY = load_registry()
 VOCAB = 12

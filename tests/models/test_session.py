@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from draft_strategies import Tree, padded, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_model import VOCAB, TokenModel, logits_after
 from torch import Tensor
 
 from quasar.acceptors.stochastic import Stochastic
@@ -31,6 +29,8 @@ from quasar.models import session
 from quasar.models import verifier as model_verifier
 from quasar.models.session import Session
 from quasar.models.verifier import ModelVerifier
+from tests.shared.draft_strategies import Tree, padded, trees
+from tests.shared.token_model import VOCAB, TokenModel, logits_after
 
 quick = settings(deadline=None, max_examples=100)
 

@@ -10,7 +10,7 @@ from quasar.cli import main
 from quasar.core.errors import ConfigError
 from quasar.core.types import Draft
 from quasar.models.session import Session
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.fp8 import Fp8
 from quasar.verifiers.int4 import Int4
 from quasar.verifiers.int8 import LAYER_BACKENDS, Int8
@@ -24,7 +24,7 @@ from quasar.verifiers.quantization.torchao import (
     TorchaoInt4Linear,
     gpu_obstacle,
 )
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 needs_torchao = pytest.mark.skipif(LAYER_BACKENDS["torchao"].unusable() is not None, reason="torchao does not load")
 both = pytest.mark.parametrize("kind", [Fp8, Int4])
@@ -36,7 +36,7 @@ def gaussian(*shape, seed=0):
 
 def emulated(kind, **options):
     verifier = kind(kind.Config(emulated=True, **options))
-    verifier.load(TinyModels())
+    verifier.load(RandomLlamas())
     return verifier
 
 
@@ -97,7 +97,7 @@ def test_the_last_group_may_be_smaller():
 
 @both
 def test_emulated_arms_say_so_convert_all_but_the_head_and_leave_full_precision_alone(kind):
-    models = TinyModels()
+    models = RandomLlamas()
     before = logits(models.target())
     verifier = kind(kind.Config(emulated=True, keep=["*.0.*.down_proj"]))
     verifier.load(models)
@@ -114,7 +114,7 @@ def test_emulated_arms_say_so_convert_all_but_the_head_and_leave_full_precision_
 
 def test_smaller_groups_are_closer_and_larger():
     near, far = emulated(Int4, group_size=32), emulated(Int4, group_size=64)
-    full = logits(TinyModels().target())
+    full = logits(RandomLlamas().target())
     assert (logits(near.model) - full).norm() < (logits(far.model) - full).norm()
     assert near.describe()["weight_bytes"] > far.describe()["weight_bytes"]
     assert "groups of 64" in far.reference()
@@ -182,10 +182,10 @@ def test_compiled_torchao_layers_are_handed_to_the_compiler_one_by_one(monkeypat
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda layer, **options: asked.append((type(layer), options)))
     verifier = Int8(Int8.Config(backend="torchao", compiled=True, smooth_alpha=0))
-    verifier.load(TinyModels())
+    verifier.load(RandomLlamas())
     assert asked == [(torchao_file.TorchaoLinear, {"dynamic": True})] * 14
     assert verifier.describe()["compiled"] is True
-    Int8(Int8.Config(backend="torchao", smooth_alpha=0)).load(TinyModels())
+    Int8(Int8.Config(backend="torchao", smooth_alpha=0)).load(RandomLlamas())
     assert len(asked) == 14
 
 

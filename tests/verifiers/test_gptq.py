@@ -10,7 +10,7 @@ from quasar.core.types import Draft
 from quasar.models import self_sampled as own_texts_module
 from quasar.models.int8_format import MAX_STEPS, quantize_rows, quantize_weight
 from quasar.models.session import Session
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.quantization import calibration, gptq_weights
 from quasar.verifiers.quantization.gptq import DAMPING, gptq_steps, input_order
@@ -117,7 +117,7 @@ def home(tmp_path, monkeypatch):
 
 def loaded(models=None, **options):
     verifier = Int8(Int8.Config(**{"backend": "reference", "weight_rounding": "gptq"} | options))
-    verifier.load(models or TinyModels())
+    verifier.load(models or RandomLlamas())
     return verifier
 
 
@@ -140,8 +140,8 @@ def test_other_integers_on_the_same_scales(home, dtype):
 
 
 def test_the_products_of_the_models_own_text_lose_less(home):
-    exact = TinyModels().target("float32")
-    texts = own_texts_module.remembered_self_sampled_texts(TinyModels()).texts
+    exact = RandomLlamas().target("float32")
+    texts = own_texts_module.remembered_self_sampled_texts(RandomLlamas()).texts
     [(_, head)] = [(layer.name, layer) for layer in exact.linear_layers() if layer.name.endswith("0.mlp.gate_proj")]
     second = calibration.input_moments(exact, [head.name], texts)[head.name]
     loss = {}
@@ -153,7 +153,7 @@ def test_the_products_of_the_models_own_text_lose_less(home):
 
 
 def test_full_precision_is_bit_equal_before_and_after(home):
-    models = TinyModels()
+    models = RandomLlamas()
     before = logits(models.target())
     assert not torch.equal(logits(loaded(models, quantize_lm_head=True).model), before)
     assert torch.equal(logits(models.target()), before)
@@ -191,7 +191,7 @@ def test_moments_that_do_not_fit_together_are_taken_in_turns(home, monkeypatch):
 
 def test_layers_that_are_left_alone_are_not_touched(home):
     model = loaded(keep=["*.q_proj"], smooth_alpha=0).model
-    whole = {layer.name: layer.weight for layer in TinyModels().target().linear_layers()}
+    whole = {layer.name: layer.weight for layer in RandomLlamas().target().linear_layers()}
     left = [layer for layer in model.linear_layers() if layer.name.endswith("q_proj") or layer.is_head]
     assert len(left) == 3
     for layer in left:
@@ -199,7 +199,7 @@ def test_layers_that_are_left_alone_are_not_touched(home):
 
 
 def test_a_family_whose_inputs_are_not_known_is_served(home):
-    class Models(TinyModels):
+    class Models(RandomLlamas):
         def target(self, dtype="auto"):
             return tiny_model("gpt2")
 
