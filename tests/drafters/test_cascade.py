@@ -116,6 +116,8 @@ def test_nothing_is_forwarded_for_rows_without_a_budget():
 
 def test_a_block_ends_with_the_text():
     assert blocks(cascade(), [[0, 1], [0, 8]], [9, 9], eos=(4,)) == [[2, 3, 4], [9, 10, 11, 0, 1, 2, 3, 4]]
+    # a doubt behind its end is none of its own
+    assert blocks(cascade(shares={5: 0.3}, min_margin=0.5), [[0, 2]], [9], eos=(4,)) == [[3, 4]]
 
 
 def test_doubt_before_a_place_leaves_the_place_out():
