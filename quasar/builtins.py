@@ -35,10 +35,10 @@ def quasar_drafters() -> Iterable[type[Drafter]]:
     from quasar.drafters.union import Union
     from quasar.drafters.universal import Universal
 
-    without_models = [Ngram, Suffix, Recycling, Lookahead, Retrieval]
-    with_the_verifiers_layers = [PldPlus, LayerSkip]
-    of_drafters = [Union, Adaptive, Pipeline, Routed]
-    of_models = [DraftModel, Pruned, BestFirst, Universal]
+    without_models: list[type[Drafter]] = [Ngram, Suffix, Recycling, Lookahead, Retrieval]
+    with_the_verifiers_layers: list[type[Drafter]] = [PldPlus, LayerSkip]
+    of_drafters: list[type[Drafter]] = [Union, Adaptive, Pipeline, Routed]
+    of_models: list[type[Drafter]] = [DraftModel, Pruned, BestFirst, Universal]
     return [NoDraft, *without_models, *with_the_verifiers_layers, *of_drafters, Bigram, *of_models]
 
 
