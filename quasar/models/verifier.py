@@ -95,7 +95,7 @@ class ModelVerifier(Verifier):
         return self.model.storages()
 
     def early_exit(self, layer: int) -> EarlyExit:
-        """Let a drafter in after the first ``layer`` layers; see ``quasar.models.stages.early_exit``."""
+        """Let a drafter in after the first ``layer`` layers; see ``quasar.models.early_exit``."""
         self._exits |= {layer}
         return EarlyExit(cast(StagedModel, self.model), layer, self._staged_session)
 
