@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from quasar.core.component import Component
 from quasar.plugins.listing import Entry
@@ -135,8 +134,7 @@ def _in_a_sentence(text: str) -> str:
 
 def _default(field: FieldInfo) -> str | None:
     """Return the default as a user would write it, ``None`` if the option has to be given."""
-    value = field.get_default(call_default_factory=True)
-    return None if value is PydanticUndefined else _in_yaml(value)
+    return None if field.is_required() else _in_yaml(field.get_default(call_default_factory=True))
 
 
 def _in_yaml(value: Any) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -26,6 +25,9 @@ _WORDS: dict[Any, tuple[str, str]] = {
     type(None): ("null", "null"),
 }
 """What a type is called, and several of it."""
+
+_BOUNDS = ("ge", "gt", "le", "lt", "min_length", "max_length")
+"""Attributes of the constraints that pydantic keeps with a field."""
 
 
 class _Shelf(Protocol):
@@ -141,24 +143,20 @@ def _component(base: type[Component], shelf: _Shelf, word: str) -> str:
 
 def _bounds(annotation: Any, metadata: Sequence[Any]) -> str:
     """Return bounds, with a space before them; empty if there are none."""
-    found: dict[type, Any] = {type(each): each for each in metadata}
+    found = {name: getattr(each, name) for each in metadata for name in _BOUNDS if hasattr(each, name)}
     if annotation in (int, float):
         return _numbers(found)
-    low, high = found.get(MinLen), found.get(MaxLen)
+    low, high = found.get("min_length"), found.get("max_length")
     if annotation is str and low is not None:
         return " (not empty)"
     if low is not None:
-        return f" ({low.min_length} or more)" if high is None else f" ({low.min_length} to {high.max_length})"
-    return "" if high is None else f" ({high.max_length} at most)"
+        return f" ({low} or more)" if high is None else f" ({low} to {high})"
+    return "" if high is None else f" ({high} at most)"
 
 
-def _numbers(found: Mapping[type, Any]) -> str:
-    low, high = found.get(Ge), found.get(Le)
-    above, below = found.get(Gt), found.get(Lt)
-    if low is not None and high is not None:
-        return f" {low.ge:g}..{high.le:g}"
-    said = [f"≥ {low.ge:g}"] if low is not None else []
-    said += [f"> {above.gt:g}"] if above is not None else []
-    said += [f"≤ {high.le:g}"] if high is not None else []
-    said += [f"< {below.lt:g}"] if below is not None else []
+def _numbers(found: Mapping[str, Any]) -> str:
+    if {"ge", "le"} <= found.keys():
+        return f" {found['ge']:g}..{found['le']:g}"
+    signs = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
+    said = [f"{sign} {found[name]:g}" for name, sign in signs if name in found]
     return f" {' and '.join(said)}" if said else ""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quasar import load_pipeline
+from quasar import builtins, load_pipeline
 from quasar.cli import main
 from quasar.core.backends import Backend
 from quasar.core.errors import ConfigError, QuasarError
@@ -162,7 +162,7 @@ def test_a_listing_has_backends_and_says_which_are_usable_or_broken():
 
 
 def test_ls_shows_backends(monkeypatch, capsys):
-    registry = registry_of(plugin(backends=[fake("quick")]))
+    registry = registry_of(builtins, plugin(backends=[fake("quick")]))
     monkeypatch.setattr("quasar.plugins.registry.load_registry", lambda *_, **__: registry)
     assert main(["ls"]) == 0
     assert "backend   quick            Does nothing well.  [" in capsys.readouterr().out
