@@ -86,7 +86,7 @@ def choose_backend(
         refuse_unusable(known[requested], precision, activation_bits, lambda: models.target(dtype))
         return known[requested]
     if requested == "auto":
-        fastest = _fastest(models, dtype, [backend for backend in models.backends() if not backend.by_name_only])
+        fastest = _automatic(models, dtype, [backend for backend in models.backends() if not backend.by_name_only])
         if fastest is not Stock and _obstacle(fastest, precision, activation_bits) is None:
             return fastest
     offered, target = [backend for backend in built_in if not backend.by_name_only], models.target(dtype)
@@ -157,7 +157,7 @@ def target_on_backend(models: ModelProvider, dtype: str = "auto", backend: str =
     return full_precision(models, dtype, choose_backend(models, dtype, backend))
 
 
-def _fastest(models: ModelProvider, dtype: str, backends: Sequence[type[Backend]]) -> type[Backend]:
+def _automatic(models: ModelProvider, dtype: str, backends: Sequence[type[Backend]]) -> type[Backend]:
     """Return the fastest in full precision, ``Stock`` included; measured only where there is a choice."""
     usable = [backend for backend in backends if _obstacle(backend, "full", 8) is None]
     if not usable:
@@ -166,12 +166,12 @@ def _fastest(models: ModelProvider, dtype: str, backends: Sequence[type[Backend]
     fitting = {backend.name: backend for backend in usable if backend.refuses(target) is None}
     if not fitting:
         return Stock
-    name = models.derived(f"fastest backend/{dtype}", lambda: _name_of_fastest(target, fitting))
+    name = models.derived(f"fastest backend/{dtype}", lambda: _fastest(target, fitting))
     return fitting.get(name, Stock)
 
 
-def _name_of_fastest(target: EditableModel, backends: Mapping[str, type[Backend]]) -> str:
-    """Return it from the file of earlier measurements, or by measuring."""
+def _fastest(target: EditableModel, backends: Mapping[str, type[Backend]]) -> str:
+    """Return the name of the fastest, from the file of earlier measurements or by measuring."""
     file, key = quasar_home() / "backends.json", _key(target, sorted(backends))
     found = _measured(remembered(file))
     if key not in found:

@@ -7,7 +7,7 @@ import torch
 
 from quasar.core.errors import ConfigError
 from quasar.models import backend_choice
-from quasar.models.backend_choice import Stock, choose_backend
+from quasar.models.backend_choice import Stock, choose_backend, full_precision
 from quasar.testing.random_llama import RandomLlamas
 from tests.shared.backend_fakes import Stopwatch, fake
 
@@ -83,6 +83,25 @@ def test_auto_takes_the_fastest_of_all_that_can_serve(seconds, winner, stopwatch
     assert choose_backend(models, "auto", "auto").name == winner
     assert stopwatch.measured == [["one", "torch", "two"]]
     assert one.built == two.built == [("full", False)]
+
+
+@pytest.mark.parametrize("traits", [{"precisions": ("int8",)}, {"by_name_only": True}])
+def test_auto_measures_no_backend_without_full_precision_or_to_be_named(traits, stopwatch):
+    stopwatch.update(torch=0.3, quick=0.2, odd=0.1)
+    odd, quick = fake("odd", **traits), fake("quick")
+    models = RandomLlamas([odd, quick])
+    for precision in ("full", "int8"):
+        assert choose_backend(models, "auto", "auto", precision) is quick
+    assert choose_backend(models, "auto", "odd", "int8") is odd
+    assert stopwatch.measured == [["quick", "torch"]]
+    assert odd.built == []
+
+
+def test_a_backend_for_quantised_models_leaves_full_precision_to_torch():
+    models, odd = RandomLlamas(), fake("odd", precisions=("int8",))
+    assert full_precision(models, "auto", odd).model is models.target()
+    with pytest.raises(ConfigError, match=r"^backend 'odd' cannot be used: it serves int8, not full\.$"):
+        choose_backend(RandomLlamas([odd]), "auto", "odd")
 
 
 def test_a_measurement_is_made_once_and_kept(stopwatch, file):

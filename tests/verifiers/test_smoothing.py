@@ -218,7 +218,7 @@ def test_alpha_is_the_papers_formula():
 
 
 def loaded(models=None, **options):
-    verifier = Int8(Int8.Config(backend="reference", **options))
+    verifier = Int8(Int8.Config(**{"backend": "reference"} | options))
     verifier.load(models or RandomLlamas())
     return verifier
 
@@ -263,6 +263,12 @@ def test_what_was_found_is_kept_by_model_and_options(home, monkeypatch):
         file.write_text("{")
     assert torch.equal(logits(loaded().model), first)  # damaged files are made again
     assert len(calls) == 4
+
+
+def test_backends_that_leave_full_precision_to_torch_share_what_was_found(home):
+    for backend in ("reference", "torch", "torchao"):
+        loaded(backend=backend)
+    assert len(list((home / "calibration").iterdir())) == 1
 
 
 def test_a_home_that_cannot_be_written_costs_a_calibration_only(home):
