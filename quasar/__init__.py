@@ -1,31 +1,58 @@
-"""Quasar: composable speculative decoding. See ``quasar.load_pipeline`` and ``quasar.generate``."""
+"""Quasar: composable speculative decoding. ``load_pipeline`` gives something that generates; see ``docs/api.md``."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import Any
-
+from quasar.core.lazy import lazy_names
 from quasar.version import __version__
 
-_EXPORTS = {
-    "load_pipeline": "quasar.pipelines.load",
-    "Pipeline": "quasar.pipelines.pipeline",
-    "SamplingParams": "quasar.core.sampling",
-    "Drafter": "quasar.core.components",
-    "Verifier": "quasar.core.components",
-    "Acceptor": "quasar.core.components",
-    "Draft": "quasar.core.types",
-    "Verification": "quasar.core.types",
-    "Acceptance": "quasar.core.types",
-    "QuasarError": "quasar.core.errors",
-    "hookimpl": "quasar.plugins.registry",
-}
+if TYPE_CHECKING:
+    from quasar.core.components import Acceptor, Drafter, Verifier
+    from quasar.core.context import Context
+    from quasar.core.errors import (
+        CapacityError,
+        CompositionError,
+        ConfigError,
+        ContractError,
+        PluginError,
+        QuasarError,
+        UnsupportedModelError,
+    )
+    from quasar.core.records import Generation, StepRecord
+    from quasar.core.sampling import SamplingOptions, SamplingParams
+    from quasar.core.types import Acceptance, Draft, Verification
+    from quasar.pipelines.load import load_pipeline
+    from quasar.pipelines.output import Output, Stream
+    from quasar.pipelines.pipeline import Conversation, Pipeline
+    from quasar.plugins.registry import Registry, hookimpl, load_registry
+else:
+    __getattr__ = lazy_names(__name__)
 
-__all__ = ["__version__", *_EXPORTS]
-
-
-def __getattr__(name: str) -> Any:
-    # Lazy, so that `quasar --help` and `quasar ls` do not wait for torch.
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
-    raise AttributeError(f"module 'quasar' has no attribute {name!r}")
+__all__ = [
+    "Acceptance",
+    "Acceptor",
+    "CapacityError",
+    "CompositionError",
+    "ConfigError",
+    "Context",
+    "ContractError",
+    "Conversation",
+    "Draft",
+    "Drafter",
+    "Generation",
+    "Output",
+    "Pipeline",
+    "PluginError",
+    "QuasarError",
+    "Registry",
+    "SamplingOptions",
+    "SamplingParams",
+    "StepRecord",
+    "Stream",
+    "UnsupportedModelError",
+    "Verification",
+    "Verifier",
+    "__version__",
+    "hookimpl",
+    "load_pipeline",
+    "load_registry",
+]

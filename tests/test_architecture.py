@@ -23,6 +23,9 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+MODULES = {module_name(path) for path in SOURCES}
+
+
 def imports(path: Path) -> set[str]:
     """Return every module that a file imports, at whatever depth of its code."""
     found = set()
@@ -34,8 +37,9 @@ def imports(path: Path) -> set[str]:
             package = package if path.name == "__init__.py" else package[:-1]
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            # `from quasar import drafters` imports the package that it names
-            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+            # `from quasar.core import trees` imports the module that it names, and nothing of the package's own
+            named = {f"{module}.{alias.name}" for alias in node.names}
+            found |= named if named <= MODULES else {module, *named}
     return found
 
 
@@ -99,6 +103,15 @@ def faces(path: Path) -> set[str]:
     """Return what a file takes from ``quasar`` itself, which would make everything depend on everything."""
     nodes = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.ImportFrom) and node.module == "quasar"]
     return {alias.name for node in nodes for alias in node.names}
+
+
+def test_nothing_in_a_room_takes_a_name_from_the_face_of_its_room():
+    found = set()
+    for path in SOURCES:
+        name = module_name(path)
+        around = {name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)}
+        found |= {f"{name} imports {each}" for each in imports(path) & around}
+    assert not found
 
 
 def test_every_room_stands_in_the_table():

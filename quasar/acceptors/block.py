@@ -11,11 +11,10 @@ from quasar.acceptors.rules.exact import accept_exactly, drawn_from
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
 from quasar.core.distributions import residual
-from quasar.core.streams import draw, uniforms
 from quasar.core.types import Acceptance, Verification
 
 
-class Block(Acceptor):
+class BlockVerification(Acceptor):
     """Lossless acceptance that judges a block as a whole: for sampled drafts never shorter on average.
 
     The ratio test gives up at the first token that the target finds too unlikely; here a later token that the target
@@ -46,9 +45,7 @@ def traverse(verification: Verification, context: Context) -> Acceptance:
     draft, trials, probs = verification.draft, verification.draft.trials, verification.probs
     assert trials is not None
     state = _Traversal(verification)
-    numbers = torch.arange(trials.nodes.shape[1]).expand(draft.batch, -1)
-    committed = context.committed()
-    tests = uniforms(context.streams.own("accept", numbers, committed, context.level)).to(probs.device)
+    tests = context.accept_uniforms(trials.nodes.shape[1]).to(probs.device)
     orders = [_order(*row) for row in zip(trials.nodes.tolist(), draft.parents.tolist(), strict=True)]
     width = max(map(len, orders))
     for turn in torch.tensor([[*order, *[0] * (width - len(order))] for order in orders]).unbind(dim=1):
@@ -56,9 +53,8 @@ def traverse(verification: Verification, context: Context) -> Acceptance:
     slots, parents = state.slot.tolist(), draft.parents.tolist()
     paths = [_path(slot, row) for slot, row in zip(slots, parents, strict=True)]
     padded = torch.tensor([[*path, *[0] * (draft.nodes - len(path))] for path in paths])
-    keys = context.streams.own("next", state.slot[:, None].cpu(), committed, context.level)
     distribution = state.distributions[torch.arange(draft.batch), state.slot]
-    return Acceptance(padded, torch.tensor(list(map(len, paths))), draw(distribution, keys[:, 0]).cpu())
+    return Acceptance(padded, torch.tensor(list(map(len, paths))), context.draw_next(distribution, state.slot))
 
 
 class _Traversal:

@@ -9,7 +9,6 @@ from quasar.acceptors.rules.exact import Walk, accept_exactly, drawn_from
 from quasar.core.components import Acceptor
 from quasar.core.context import Context
 from quasar.core.distributions import residual
-from quasar.core.streams import draw, uniforms
 from quasar.core.types import Acceptance, Draft, Trials, Verification
 
 _HALVINGS = 40
@@ -43,9 +42,8 @@ def judge_groups(verification: Verification, context: Context) -> Acceptance:
     draft, probs = verification.draft, verification.probs
     assert draft.trials is not None
     trials, sizes, ends = grouped(draft, draft.trials)
-    walk, rows, committed = Walk(draft.batch, draft.nodes), torch.arange(draft.batch), context.committed()
-    numbers = torch.arange(trials.nodes.shape[1]).expand(draft.batch, -1)
-    tests = uniforms(context.streams.own("accept", numbers, committed, context.level)).to(probs.device)
+    walk, rows = Walk(draft.batch, draft.nodes), torch.arange(draft.batch)
+    tests = context.accept_uniforms(trials.nodes.shape[1]).to(probs.device)
     distribution = probs[:, 0]  # what the next token must follow, given the groups that were rejected: [batch, vocab]
     factor = torch.ones_like(distribution[:, 0])
     for trial in range(trials.nodes.shape[1]):
@@ -65,8 +63,7 @@ def judge_groups(verification: Verification, context: Context) -> Acceptance:
         distribution = torch.where(over, after_rejection(distribution, drafted, factor, count), distribution)
         walk.descend(accepted, slot)
         distribution = torch.where(accepted[:, None].to(distribution.device), probs[rows, walk.slot], distribution)
-    keys = context.streams.own("next", walk.slot[:, None], committed, context.level)
-    return Acceptance(walk.path, walk.count, draw(distribution, keys[:, 0]).cpu())
+    return Acceptance(walk.path, walk.count, context.draw_next(distribution, walk.slot))
 
 
 def grouped(draft: Draft, trials: Trials) -> tuple[Trials, Tensor, Tensor]:

@@ -45,9 +45,11 @@ class Relaxed(Acceptor):
             1.0, gt=0, description="Temperature of the target's distribution for greedy requests."
         )
 
+    config: Config
+
     def is_exact(self) -> bool:
         """Whether the mixture is the target."""
-        return bool(self.config.weight == 1)
+        return self.config.weight == 1
 
     def follows(self, drafter: Drafter) -> str | None:
         """Name the mixture, if the drafter's distribution is known everywhere."""

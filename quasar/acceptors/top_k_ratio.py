@@ -36,6 +36,8 @@ class TopKRatio(Acceptor):
             1.0, gt=0, description="Temperature of the distribution that judges greedy requests."
         )
 
+    config: Config
+
     def accept(self, verification: Verification, context: Context) -> Acceptance:
         """Return the longest path of drafts that pass."""
         draft, probs = verification.draft, soft_distributions(verification, context.rows, self.config.relax_temperature)

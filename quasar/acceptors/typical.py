@@ -32,6 +32,8 @@ class Typical(Acceptor):
         epsilon: float = Field(0.09, gt=0, le=1, description="No draft above this probability is rejected.")
         delta: float = Field(0.3, gt=0, le=1, description="Share of exp(−entropy) that a draft has to exceed.")
 
+    config: Config
+
     def accept(self, verification: Verification, context: Context) -> Acceptance:
         """Return the longest path of typical drafts."""
         draft, probs = verification.draft, verification.probs

@@ -10,14 +10,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from quasar.compare.config import Arm, Run
 from quasar.compare.replay import drift, replay, uniform_steps
-from quasar.core.batch import Request
 from quasar.core.errors import QuasarError
+from quasar.core.providers import ChatCodec
+from quasar.core.requests import Request
 from quasar.pipelines.pipeline import Pipeline
 from quasar.prompts.conversations import Conversations
-from quasar.testing.random_llama import VOCAB, TinyModels
+from quasar.testing.random_llama import VOCAB, RandomLlamas
 
 WIDTHS = (2, 4, 8)
 """Row counts whose drift is measured."""
@@ -82,14 +84,14 @@ class _Bytes:
 
 def audit_tiny(run: Run) -> Iterator[Verdict]:
     """Judge every arm on a tiny random model, prompts with repetition in them."""
-    models, generator = TinyModels(run.registry.backends()), random.Random(0)
+    models, generator = RandomLlamas(run.registry.backends()), random.Random(0)
     motifs = [[generator.randrange(VOCAB) for _ in range(generator.randrange(3, 9))] for _ in range(_TINY_PROMPTS)]
     prompts = {f"tiny {i}": motif * 3 + motif[:2] for i, motif in enumerate(motifs)}
     plain = {"stop": (), "suppress_tokens": (), "bad_words_ids": (), "stop_token_ids": (), "logit_bias": ()}
     sampling = run.sampling.model_copy(update={"max_new_tokens": _TINY_TOKENS, **plain})
     for arm in run.arms:
         try:
-            pipeline = Pipeline(arm.composition, models, _Bytes(), ())
+            pipeline = Pipeline(arm.composition, models, cast(ChatCodec, _Bytes()), ())  # prompts are ids already
         except QuasarError as error:
             where = f"arm '{arm.name}' on a tiny random model ('--model' takes the file's own)"
             raise type(error)(f"{where}: {error}") from error
@@ -125,7 +127,7 @@ def _judge(arm: Arm, pipeline: Pipeline, requests: Sequence[Request]) -> Verdict
         tokens += len(output)
         if drifts and not bool(gaps.any()):
             continue
-        own = [(step.committed[0], 1 + step.drafted[0]) for step in done.decode_steps]
+        own = [(step.committed, 1 + step.drafted) for step in done.decode_steps]
         ways = {"own steps": own, **{f"{width} rows": uniform_steps(len(output), width) for width in WIDTHS}}
         for way, steps in ways.items():
             moved = float(drift(alone, [replay(verifier, request, output, steps)]).max())

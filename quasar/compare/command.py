@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -19,7 +18,7 @@ from quasar.compare.scoring import Golds, find_golds, score
 from quasar.compare.store import RunFolder, SampleRecord
 from quasar.compare.summary import describe_arm, summarise
 from quasar.machine import busy_processors, environment
-from quasar.pipelines.load import choose_device
+from quasar.pipelines.open_model import OpenModel, open_model
 from quasar.pipelines.pipeline import Pipeline
 from quasar.prompts.conversations import Conversations
 
@@ -46,11 +45,11 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
         QuasarError: in one line; samples that were finished stay.
     """
     others = busy_processors()
-    device = choose_device(run.config.device)
     golds = None if run.config.scoring is None else find_golds(run.questions, run.config.scoring)
-    source, conversations = _look(run, quiet)
+    model, conversations = _look(run, quiet)
     folder = RunFolder(output, run.as_yaml(), resume)
-    pipelines = _load(run, source, conversations.tokenizer, device, folder.measurements)
+    model.models.measurements = folder.measurements
+    pipelines = {arm.name: model.pipeline(arm.composition) for arm in run.arms}
     folder.write_measurements()
     run.registry.run_started(run.as_yaml())
     if run.added and not quiet:
@@ -68,7 +67,7 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
 
         run_all(run, folder, pipelines, conversations, done)
     where = RunEnvironment(
-        **asdict(environment(device)), busy_processors_at_start=others, configuration=run.as_yaml()
+        **asdict(environment(model.models.device)), busy_processors_at_start=others, configuration=run.as_yaml()
     )  # fmt: skip
     return _finish(run, folder, pipelines, conversations, where, golds, quiet)
 
@@ -79,28 +78,16 @@ def prepare(run: Run, quiet: bool = False) -> tuple[dict[str, Pipeline], Convers
     Raises:
         QuasarError: in one line, before a weight is read where that is possible.
     """
-    source, conversations = _look(run, quiet)
-    return _load(run, source, conversations.tokenizer, choose_device(run.config.device)), conversations
+    model, conversations = _look(run, quiet)
+    return {arm.name: model.pipeline(arm.composition) for arm in run.arms}, conversations
 
 
-def _look(run: Run, quiet: bool) -> tuple[Any, Conversations]:
+def _look(run: Run, quiet: bool) -> tuple[OpenModel, Conversations]:
     """Find the model and check the prompts against it, its weights still unread."""
-    from quasar.hf import loading
-
-    source = loading.find_model(run.config.model, run.registry.model(run.config.model), quiet)
-    conversations = Conversations(loading.load_tokenizer(source), run.config.chat_template)
-    check_lengths(run, conversations, source.max_length)
-    return source, conversations
-
-
-def _load(
-    run: Run, source: Any, tokenizer: Any, device: str, measurements: dict[str, Any] | None = None
-) -> dict[str, Pipeline]:
-    from quasar.hf import loading
-
-    models = loading.LoadedModels(source, device, run.registry, measurements)
-    eos_ids = loading.eos_token_ids(source, tokenizer)
-    return {arm.name: Pipeline(arm.composition, models, tokenizer, eos_ids) for arm in run.arms}
+    model = open_model(run.config.model, run.registry, run.config.device, quiet)
+    conversations = Conversations(model.tokenizer, run.config.chat_template)
+    check_lengths(run, conversations, model.max_length)
+    return model, conversations
 
 
 def _finish(

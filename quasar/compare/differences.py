@@ -14,8 +14,8 @@ from quasar.compare.counting import first_difference
 from quasar.compare.replay import drift, replay, uniform_steps
 from quasar.compare.results import Difference, JudgedDifference
 from quasar.compare.store import Key, SampleRecord
-from quasar.core.batch import Request
 from quasar.core.components import Verifier
+from quasar.core.requests import Request
 from quasar.pipelines.pipeline import Pipeline
 from quasar.prompts.conversations import Conversations
 

@@ -56,9 +56,9 @@ def _count(level: int, steps: Sequence[StepRecord]) -> LevelCounts:
     return LevelCounts(
         level=level,
         num_steps=len(steps),
-        drafted=sum(step.drafted[0] for step in steps),
-        accepted=sum(step.accepted[0] for step in steps),
-        emitted=sum(step.committed[0] for step in steps),
+        drafted=sum(step.drafted for step in steps),
+        accepted=sum(step.accepted for step in steps),
+        emitted=sum(step.committed for step in steps),
         seconds_draft=sum(step.seconds_draft for step in steps),
         seconds_verify=sum(step.seconds_verify for step in steps),
         seconds_accept=sum(step.seconds_accept for step in steps),

@@ -44,7 +44,7 @@ class Component(ABC):
         name: what YAML files call it.
         second_names: earlier names, which YAML files may still use.
         kind: ``drafter``, ``verifier`` or ``acceptor``; set by the three base classes.
-        config: the validated options.
+        config: the validated options. A class with a ``Config`` of its own says ``config: Config``, for type checkers.
     """
 
     name: ClassVar[str]
@@ -76,8 +76,10 @@ class Component(ABC):
                     raise ValueError(f"'{old}' is an earlier name of '{new}'; give one of them")
             return {cls.second_names.get(key, key): value for key, value in options.items()}
 
-    def __init__(self, config: BaseModel | None = None) -> None:
-        self.config: Any = config if config is not None else self.Config()
+    config: Config
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config if config is not None else self.Config()
 
     @classmethod
     def summary(cls) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from quasar.core.distributions import slot_distributions, target_distributions
 from quasar.core.records import StepRecord
 from quasar.core.rows import LogitsProcessor, Row, TokenView
-from quasar.core.streams import Streams
+from quasar.core.streams import Streams, draw, uniforms
 from quasar.core.types import Draft, Verification
 
 __all__ = ["Context", "LogitsProcessor", "Row", "TokenView"]
@@ -31,7 +31,7 @@ class Context:
         coupled: draft tokens are to be drawn with the target's noise; see ``draft_keys``.
         eos_ids: ids that end a text.
         verification: the last step's verification with the logits of *all* its nodes; ``None`` before the first.
-        inner_steps: records of pipelines inside the drafter, each with the rows that took part, since the last step.
+        inner_steps: records of pipelines inside the drafter since the last step, each with the row that it is of.
     """
 
     rows: tuple[Row, ...]
@@ -40,7 +40,7 @@ class Context:
     coupled: bool = False
     eos_ids: tuple[int, ...] = ()
     verification: Verification | None = None
-    inner_steps: list[tuple[StepRecord, tuple[int, ...]]] = field(default_factory=list, repr=False)
+    inner_steps: list[tuple[int, StepRecord]] = field(default_factory=list, repr=False)
     _scratch: dict[int, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -84,6 +84,51 @@ class Context:
             return self.streams.target(committed[:, None] + depths.expand_as(nodes))
         return self.streams.own("draft", nodes, committed, self.level)
 
+    def accept_uniforms(self, count: int) -> Tensor:
+        """Return an acceptor's own random numbers for its tests of this step; every call begins with the same ones.
+
+        No token is drawn with them, neither a draft nor one of the target, so a test with them is fair. Ask once a
+        step, for as many as all its tests need.
+
+        Args:
+            count: numbers of each row, e.g. one for each trial.
+
+        Returns:
+            ``[batch, count]`` float64, above 0 and below 1.
+        """
+        numbers = torch.arange(count).expand(self.batch, count)
+        return uniforms(self.streams.own("accept", numbers, self.committed(), self.level))
+
+    def draw_next(self, distributions: Tensor, slots: Tensor) -> Tensor:
+        """Draw the token after each row's path with noise of the acceptor's own; for rules that test sampled drafts.
+
+        Args:
+            distributions: what the token must follow given the tests that failed, e.g. a residual; need not be
+                normalised. ``[batch, vocab]`` float.
+            slots: the slot where the accepted path ends. ``[batch]`` int64.
+
+        Returns:
+            ``[batch]`` int64 on the host, for ``Acceptance.next_token``.
+        """
+        keys = self.streams.own("next", slots.cpu()[:, None], self.committed(), self.level)
+        return draw(distributions, keys[:, 0]).cpu()
+
+    def draw_target(self, distributions: Tensor, depths: Tensor) -> Tensor:
+        """Draw what plain decoding draws there: with the target's noise, which belongs to a place of the text.
+
+        For rules that compare drafts with this token, or look at probabilities only. A rule that tests drafts by random
+        numbers uses ``draw_next``: drafts may have been drawn with the target's noise.
+
+        Args:
+            distributions: the target's after a slot of each row, ``[batch, vocab]`` float.
+            depths: depth of those slots, i.e. accepted draft tokens up to there. ``[batch]`` int64.
+
+        Returns:
+            ``[batch]`` int64 on the host, for ``Acceptance.next_token``.
+        """
+        keys = self.streams.target((self.committed() + depths.cpu())[:, None])
+        return draw(distributions, keys[:, 0]).cpu()
+
     def part(self, number: int) -> Context:
         """Return the view for one of several drafters inside a drafter: the same, with streams of its own.
 
@@ -98,3 +143,7 @@ class Context:
     def distributions(self, logits: Tensor, draft: Draft) -> Tensor:
         """Turn logits into distributions, target's or draft's; see ``quasar.core.distributions.slot_distributions``."""
         return slot_distributions(logits, draft, self.rows)
+
+    # Earlier names, which components of plugins may still use.
+    judge = verification_of
+    law = distributions

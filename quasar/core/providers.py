@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from quasar.core.backends import Backend
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel
 
 Made = TypeVar("Made")
 
@@ -35,6 +35,26 @@ class TextCodec(Protocol):
         ...
 
 
+class ChatCodec(TextCodec, Protocol):
+    """A tokenizer that knows the model's chat template, if the model has one."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether ``render`` can lay a conversation out."""
+        ...
+
+    def render(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Return the ids of a conversation, ready for the assistant's answer.
+
+        Args:
+            messages: ``role`` and ``content`` of each turn.
+
+        Raises:
+            ConfigError: there is no chat template.
+        """
+        ...
+
+
 class Catalogue(Protocol):
     """What is installed, as far as whoever loads models has to know it; the plugin registry is one."""
 
@@ -59,7 +79,7 @@ class ModelProvider(Protocol):
     device: str
     measurements: dict[str, Any]
 
-    def target(self, dtype: str = "auto") -> LanguageModel:
+    def target(self, dtype: str = "auto") -> EditableModel:
         """Return the pipeline's target model in ``dtype`` (``auto`` is the checkpoint's)."""
         ...
 
@@ -71,7 +91,7 @@ class ModelProvider(Protocol):
         """Return what ``make`` made under ``key``, made once: two arms with one precision share a model."""
         ...
 
-    def other(self, name: str, dtype: str = "auto") -> LanguageModel:
+    def other(self, name: str, dtype: str = "auto") -> EditableModel:
         """Return the model that a pipeline would find under ``name``: a built-in name, a folder or a hub id."""
         ...
 

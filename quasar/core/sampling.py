@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 TokenId = Annotated[int, Field(ge=0)]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """What ``SamplingParams``, ``Pipeline.generate`` and its kin take by keyword; the fields say what they mean."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
+    suppress_tokens: Sequence[int]
+    bad_words_ids: Sequence[Sequence[int]]
+    no_repeat_ngram_size: int
+    max_new_tokens: int
+    min_new_tokens: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    logprobs: bool
+    seed: int
 
 
 class SamplingParams(BaseModel):
@@ -40,6 +63,10 @@ class SamplingParams(BaseModel):
     ignore_eos: bool = Field(False, description="EOS does not end the request: fixed-length runs.")
     logprobs: bool = Field(False, description="Report the log-probability of every new token.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every random stream.")
+
+    if TYPE_CHECKING:  # what is read is looser than what is kept: one stop string, a mapping of biases
+
+        def __init__(self, **options: Unpack[SamplingOptions]) -> None: ...
 
     @field_validator("stop", mode="before")
     @classmethod

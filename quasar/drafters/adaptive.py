@@ -55,7 +55,7 @@ class Adaptive(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        drafter: Drafter = Field(description="Who proposes.")
+        drafter: Drafter = Field(examples=["ngram"], description="Who proposes.")
         max_nodes: int = Field(16, ge=1, le=256, description="Most nodes that may be drafted in a step.")
         costs: dict[int, float] | dict[int, dict[int, float]] | None = Field(
             None,
@@ -92,7 +92,9 @@ class Adaptive(Drafter):
                 raise ValueError("widths are at least 1 and costs are above 0")
             return value
 
-    def __init__(self, config: Any = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
         inner, costs = self.config.drafter, self.config.costs
         self.drafts_by, self.next_distributions, self.matched = inner.drafts_by, inner.next_distributions, inner.matched
@@ -133,7 +135,7 @@ class Adaptive(Drafter):
         limits = [memory.asked for memory in memories]
         # Asked even for nothing: a drafter may learn from the last step, and may owe the distributions of an empty
         # draft.
-        draft: Draft = self.config.drafter.propose(context, limits)
+        draft = self.config.drafter.propose(context, limits)
         rows = nodes_of(draft)
         if self.drafts_by == "point_mass":
             kept = [

@@ -82,11 +82,13 @@ class BestFirst(Drafter):
         """Options."""
 
         drafter: ModelDrafter = Field(
-            description="Whose model drafts; its options for the shape of a draft are not used."
+            examples=["pruned"], description="Whose model drafts; its options for the shape of a draft are not used."
         )
         num_speculative_tokens: int = Field(4, ge=1, le=64, description="Levels, each a forward of the draft model.")
         beam: int = Field(4, ge=1, le=256, description="Nodes that are read on after at each level, children of each.")
         max_nodes: int = Field(12, ge=1, le=1024, description="Nodes of the tree.")
+
+    config: Config
 
     def describe(self) -> Description:
         """What the drafter with the model says."""

@@ -61,6 +61,8 @@ class Bigram(Drafter):
             0.05, gt=0, le=1, description="Probability that is spread over the whole vocabulary."
         )
 
+    config: Config
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return sampled chains with their distributions."""
         counts = context.scratch(self, lambda: [Successors() for _ in context.rows])

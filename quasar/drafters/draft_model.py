@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from pydantic import Field, model_validator
 
 from quasar.core.description import Description, description_of
 from quasar.core.errors import CompositionError
-from quasar.core.models import LanguageModel
+from quasar.core.models import Dtype, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.drafter import ModelDrafter
 from quasar.models.verifier import ModelVerifier
@@ -32,9 +31,11 @@ class DraftModel(ModelDrafter):
 
         model: str | None = Field(None, description="The draft model: a built-in name, a folder, or a hub id.")
         target_copy: ModelVerifier | None = Field(
-            None, description="Instead of a model: the target as this verifier has it, for example int8 or pruned."
+            None,
+            examples=["int8"],
+            description="Instead of a model: the target as this verifier has it, for example int8 or pruned.",
         )
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+        dtype: Dtype = Field(
             "auto", description="What the draft model computes in; auto is its checkpoint's own dtype."
         )
 
@@ -46,6 +47,8 @@ class DraftModel(ModelDrafter):
                 raise ValueError("dtype is an option of target_copy's verifier; give it there")
             return self
 
+    config: Config
+
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return the draft model.
 
@@ -54,8 +57,7 @@ class DraftModel(ModelDrafter):
         """
         if self.config.target_copy is not None:
             self.config.target_copy.load(models)
-            copy: LanguageModel = self.config.target_copy.model
-            return copy
+            return self.config.target_copy.model
         name = self.config.model
         if name is None:
             return models.target(self.config.dtype)

@@ -34,6 +34,7 @@ class LayerSkip(SamplingDrafter):
             None, ge=1, description="Decoder layers that draft; half of the model's if left out."
         )
 
+    config: Config
     _exit: EarlyExit
 
     def attach_verifier(self, verifier: Verifier) -> None:
@@ -49,8 +50,10 @@ class LayerSkip(SamplingDrafter):
         """How many layers draft, and of how many."""
         return Description(details={"exit_layer": self._exit.layer, "num_layers": self._exit.model.num_layers})
 
-    def _longest(self) -> int | None:
+    def max_length(self) -> int | None:
+        """Positions of the verifier's model."""
         return self._exit.model.max_length
 
-    def _ask(self, context: Context, texts: Sequence[list[int]]) -> Tensor:
+    def next_logits(self, context: Context, texts: Sequence[list[int]]) -> Tensor:
+        """Ask the head after the first layers."""
         return self._exit.logits(context, texts)[:, None]

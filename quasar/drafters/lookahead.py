@@ -107,6 +107,8 @@ class Lookahead(Drafter):
         guess_set: int = Field(3, ge=1, le=64, description="N-grams that are kept, and drafted, after a token, G.")
         pool_from_prompt: bool = Field(False, description="Begin with the n-grams of the prompt.")
 
+    config: Config
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a tree per row: the n-grams known after the last token, and the window if the budget is as deep."""
         memory = context.scratch(

@@ -124,6 +124,8 @@ class Ngram(Drafter):
                 )
             return self
 
+    config: Config
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a chain per row, empty where nothing matches."""
         config = self.config

@@ -59,6 +59,7 @@ class PldPlus(Drafter):
             None, ge=1, description="Decoder layer whose output is compared; the middle one if left out."
         )
 
+    config: Config
     _exit: EarlyExit
 
     def attach_verifier(self, verifier: Verifier) -> None:

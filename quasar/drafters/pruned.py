@@ -23,6 +23,7 @@ class Pruned(ModelDrafter):
     class Config(PruningOptions, ModelDrafter.Config):
         """Options."""
 
+    config: Config
     _pruned: PrunedModel
 
     def load_model(self, models: ModelProvider) -> LanguageModel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -110,7 +109,9 @@ class Recycling(Drafter):
             False, description="Start with a matrix from texts that the model samples itself, once for each model."
         )
 
-    def __init__(self, config: Any = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
         self._template = template(self.config.max_nodes, self.config.top_k)
         self._carried: Matrix = {}

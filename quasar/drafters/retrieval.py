@@ -32,12 +32,13 @@ class Retrieval(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        datastore: Path = Field(description="Folder that 'quasar datastore build' wrote.")
+        datastore: Path = Field(examples=["my-datastore"], description="Folder that 'quasar datastore build' wrote.")
         num_speculative_tokens: int = Field(10, ge=1, le=64, description="Longest path of the tree.")
         max_nodes: int = Field(16, ge=1, le=256, description="Nodes of the tree.")
         min_match: int = Field(2, ge=1, le=DEPTH, description="Shortest match that is continued, in tokens.")
         max_occurrences: int = Field(128, ge=1, le=10_000, description="Matches that are looked at, evenly spread.")
 
+    config: Config
     datastore: Datastore
 
     def load(self, models: ModelProvider) -> None:

@@ -38,11 +38,15 @@ class Routed(Drafter):
         """Options."""
 
         arms: dict[str, Drafter] = Field(
-            min_length=1, description="The drafters, by name; the rules want low, mid, high."
+            min_length=1,
+            examples=[{"low": "ngram", "mid": "suffix", "high": "pruned"}],
+            description="The drafters, by name; the rules want low, mid, high.",
         )
-        policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
+        policy: PolicyOptions = Field(examples=["specquant"], description="Who is asked: specquant, length or bandit.")
 
-    def __init__(self, config: Any = None, policy: Policy | None = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None, policy: Policy | None = None) -> None:
         super().__init__(config)
         self._router = Router(policy or self.config.policy.make(), list(self.config.arms))
         self.drafts_by = joint_drafts_by(self.config.arms.values())

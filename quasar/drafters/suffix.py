@@ -48,6 +48,7 @@ class Suffix(Drafter):
             False, description="Copy from texts that the model samples itself as well, once for each model."
         )
 
+    config: Config
     corpus: SuffixAutomaton | None = None
     _own: SelfSampledTexts | None = None
 

@@ -53,13 +53,17 @@ class Union(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        drafters: list[Drafter] = Field(min_length=1, description="Who proposes, the most trusted first.")
+        drafters: list[Drafter] = Field(
+            min_length=1, examples=[["ngram", "suffix"]], description="Who proposes, the most trusted first."
+        )
         max_nodes: int = Field(16, ge=1, le=1024, description="Nodes of the tree; trials, if a drafter samples.")
         order: Literal["given", "breadth"] = Field(
             "given", description="Who comes first: drafter after drafter, or depth after depth."
         )
 
-    def __init__(self, config: Any = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
         self.drafts_by = joint_drafts_by(self.config.drafters)
         self.matched = all(drafter.matched for drafter in self.config.drafters)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
 from quasar.core.description import Description
-from quasar.core.models import LanguageModel, describe
+from quasar.core.models import Dtype, LanguageModel, describe
 from quasar.core.providers import ModelProvider, TextCodec
 from quasar.core.rows import Row
 from quasar.core.types import Draft
@@ -41,10 +40,11 @@ class Universal(Drafter):
         num_speculative_tokens: int = Field(
             4, ge=1, le=64, description="Tokens that the draft model writes a step, and most that the draft has."
         )
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+        dtype: Dtype = Field(
             "auto", description="What the draft model computes in; auto is its checkpoint's own dtype."
         )
 
+    config: Config
     model: LanguageModel
     _target: TextCodec
     _own: TextCodec

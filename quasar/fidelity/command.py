@@ -15,14 +15,13 @@ from quasar.core.config import PipelineSpec, parse_yaml, validate
 from quasar.core.description import description_of
 from quasar.core.errors import CapacityError, ConfigError
 from quasar.core.sampling import SamplingParams
-from quasar.fidelity.measure import Continuation, Differences, differences, layer_errors, summary, teacher_forced
+from quasar.fidelity.measure import Continuation, Differences, differences, layer_errors, summary, verifier_logits
 from quasar.fidelity.report import table
 from quasar.fidelity.results import Fidelity, Side, lay_out
 from quasar.machine import environment
 from quasar.pipelines.composition import compose
-from quasar.pipelines.load import choose_device
+from quasar.pipelines.open_model import OpenModel, open_model
 from quasar.pipelines.pipeline import Pipeline
-from quasar.plugins.registry import load_registry
 from quasar.prompts.conversations import Conversations
 from quasar.prompts.questions import Question, load_questions
 
@@ -38,11 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         QuasarError: in one line.
     """
-    from quasar.hf import loading
-
     if arguments.max_new_tokens < 1:
         raise ConfigError(f"--max-new-tokens: must be at least 1, got {arguments.max_new_tokens}.")
-    registry = load_registry([Path(file) for file in arguments.plugin])
+    registry = arguments.registry.with_files([Path(file) for file in arguments.plugin])
     parts = {
         flag: compose(
             validate(PipelineSpec, {"drafter": "none", "verifier": parse_yaml(getattr(arguments, flag), f"--{flag}")},
@@ -52,19 +49,16 @@ def run(arguments: argparse.Namespace) -> None:
         for flag in ("reference", "verifier")
     }  # fmt: skip
     questions = choose_questions(arguments.data, arguments.limit)
-    source = loading.find_model(arguments.model, registry.model(arguments.model), arguments.quiet)
-    tokenizer = loading.load_tokenizer(source)
-    prompts = as_ids(questions, Conversations(tokenizer, "off" if arguments.no_chat else "auto"))
-    _check_lengths(prompts, arguments.max_new_tokens, source)
-    models = loading.LoadedModels(source, choose_device(arguments.device), registry)
-    eos_ids = loading.eos_token_ids(source, tokenizer)
-    reference, other = (Pipeline(parts[flag], models, tokenizer, eos_ids) for flag in ("reference", "verifier"))
+    model = open_model(arguments.model, registry, arguments.device, arguments.quiet)
+    prompts = as_ids(questions, Conversations(model.tokenizer, "off" if arguments.no_chat else "auto"))
+    _check_lengths(prompts, arguments.max_new_tokens, model)
+    reference, other = (model.pipeline(parts[flag]) for flag in ("reference", "verifier"))
     found = fidelity(
         reference, other, prompts, max_new_tokens=arguments.max_new_tokens, layers=arguments.layers,
         quiet=arguments.quiet,
     )  # fmt: skip
     if arguments.json:
-        print(json.dumps(lay_out(found, arguments.model, arguments.data, environment(models.device)), indent=2))
+        print(json.dumps(lay_out(found, arguments.model, arguments.data, environment(model.models.device)), indent=2))
     else:
         print(table(arguments.model, found))
 
@@ -98,12 +92,12 @@ def as_ids(questions: Sequence[tuple[str, Question]], conversations: Conversatio
     return [(task, conversations.ids(question, [])) for task, question in questions]
 
 
-def _check_lengths(prompts: Prompts, new: int, source: Any) -> None:
+def _check_lengths(prompts: Prompts, new: int, model: OpenModel) -> None:
     longest = max(len(ids) for _, ids in prompts)
-    if source.max_length is not None and longest + new > source.max_length:
+    if model.max_length is not None and longest + new > model.max_length:
         raise CapacityError(
             f"--data: the longest prompt has {longest} tokens, and with --max-new-tokens {new} that is more than the "
-            f"{source.max_length} that model '{source.name}' holds; ask for fewer, or leave long prompts out."
+            f"{model.max_length} that model '{model.name}' holds; ask for fewer, or leave long prompts out."
         )
 
 
@@ -131,11 +125,12 @@ def fidelity(
         UnsupportedModelError: ``layers`` for a model whose layers are not a plain stack.
     """
     models = [_model(pipeline) for pipeline in (reference, other)]
+    verifiers = [pipeline.composition.verifier for pipeline in (reference, other)]
     with tqdm(desc="prompts continued", total=len(prompts), disable=quiet, file=sys.stderr) as bar:
         texts = continuations(reference, prompts, max_new_tokens, bar.update)
     tasks: dict[str, list[Differences]] = {}
     for text in tqdm(texts, desc="prompts compared", disable=quiet, file=sys.stderr):
-        distributions = [teacher_forced(model, text) for model in models]
+        distributions = [verifier_logits(*each, text) for each in zip(models, verifiers, strict=True)]
         tasks.setdefault(text.task, []).append(differences(distributions[0], distributions[1]))
     errors = None
     if layers:
@@ -153,7 +148,7 @@ def fidelity(
 
 def _model(pipeline: Pipeline) -> Any:
     verifier = pipeline.composition.verifier
-    model = getattr(verifier, "model", None)
+    model = verifier.language_model()
     if model is None:
         raise ConfigError(f"fidelity: verifier '{verifier.name}' has no language model to compare; name one that has.")
     return model

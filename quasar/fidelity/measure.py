@@ -9,11 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quasar.core.components import Verifier
+from quasar.core.context import Context
 from quasar.core.distributions import most_likely
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
+from quasar.core.rows import Row, TokenView
+from quasar.core.sampling import SamplingParams
+from quasar.core.streams import Streams
 from quasar.core.types import Draft
 from quasar.fidelity.results import Summary
 from quasar.models.session import Session
+from quasar.models.verifier import ModelVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,16 @@ class Differences:
     top1_agreement: Tensor
     kl: Tensor
     tv: Tensor
+
+
+def verifier_logits(model: LanguageModel, verifier: Verifier, text: Continuation) -> Tensor:
+    """Return what ``teacher_forced`` says of a verifier's model, as the verifier changes it if it does."""
+    logits = teacher_forced(model, text)
+    if not isinstance(verifier, ModelVerifier):
+        return logits
+    row = Row(TokenView(list(text.prompt)), len(text.prompt), "", 0, SamplingParams(temperature=1.0))
+    draft = Draft.chains([text.token_ids[:-1]])
+    return verifier.adjust(logits[None], Context((row,), Streams([(0, "", 0)])), draft)[0]
 
 
 def teacher_forced(model: LanguageModel, text: Continuation) -> Tensor:
@@ -93,7 +109,7 @@ def _mean(prompts: Sequence[Tensor]) -> tuple[float, float | None]:
     return mean, math.sqrt(squares * many / (many - 1)) / places if many > 1 else None
 
 
-def layer_errors(reference: LanguageModel, other: LanguageModel, text: Continuation) -> list[float]:
+def layer_errors(reference: EditableModel, other: EditableModel, text: Continuation) -> list[float]:
     """Return the error of each decoder layer of ``other``, given the input that the layer has in ``reference``.
 
     The error is relative to what the layer adds to its input: errors of earlier layers do not count, and folding

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quasar.core.errors import ConfigError
+from quasar.core.providers import TextCodec
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -77,7 +78,7 @@ class TextStream:
         tokenizer: decodes.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: TextCodec) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._start = 0  # first id of the context that the next piece is decoded with

@@ -50,12 +50,14 @@ class SamplingDrafter(Drafter):
             """Return how many children are drawn at every node of a level."""
             return (1,) * self.num_speculative_tokens
 
+    config: Config
+
     @abstractmethod
-    def _longest(self) -> int | None:
+    def max_length(self) -> int | None:
         """Return how many tokens the model takes, ``None`` for no limit."""
 
     @abstractmethod
-    def _ask(self, context: Context, texts: Sequence[list[int]]) -> Tensor:
+    def next_logits(self, context: Context, texts: Sequence[list[int]]) -> Tensor:
         """Return the model's logits at the end of every text, ``[batch, 1, vocab]``."""
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
@@ -89,7 +91,7 @@ class SamplingDrafter(Drafter):
 
     def _reach(self, row: Row, limit: int) -> int:
         """Return how deeply a row can be drafted: the draft model may be shorter than the target."""
-        longest = self._longest()
+        longest = self.max_length()
         return max(0, limit if longest is None else min(limit, longest - len(row.token_ids)))
 
     def _distributions(self, context: Context, grown: Sequence[SampledTree]) -> tuple[Tensor, list[list[bool]]]:
@@ -123,7 +125,7 @@ class SamplingDrafter(Drafter):
     def _logits(self, context: Context, grown: Sequence[SampledTree], index: Tensor) -> Tensor:
         """Return the model's logits at the slots ``index`` ``[batch, spots]``: of a chain, at its end."""
         rows = zip(context.rows, grown, strict=True)
-        return self._ask(context, [[*row.token_ids, *tree.paths[-1]] for row, tree in rows])
+        return self.next_logits(context, [[*row.token_ids, *tree.paths[-1]] for row, tree in rows])
 
 
 class ModelDrafter(SamplingDrafter):
@@ -165,7 +167,9 @@ class ModelDrafter(SamplingDrafter):
             """Return how many children are drawn at every node of a level."""
             return self.expansion or (self.num_drafts, *[1] * (self.num_speculative_tokens - 1))
 
-    def __init__(self, config: Any = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
         self.next_distributions = self.config.next_distributions
 
@@ -200,11 +204,11 @@ class ModelDrafter(SamplingDrafter):
         """Bytes of the model's cache."""
         return self._session(context).nbytes
 
-    def _longest(self) -> int | None:
+    def max_length(self) -> int | None:
         """Positions of the model."""
         return self.model.max_length
 
-    def _ask(self, context: Context, texts: Sequence[list[int]]) -> Tensor:
+    def next_logits(self, context: Context, texts: Sequence[list[int]]) -> Tensor:
         """Forward what is new: a chain is text that may be taken back."""
         return self._session(context).forward(self._told(context, texts), Draft.empty(context.batch))
 

@@ -78,10 +78,6 @@ class StagedSession:
         """Decoder layers computed so far, summed over all columns, those of drafting included."""
         return sum(session.layers_forwarded for session in self._sessions)
 
-    def cached_length(self, row: int) -> int:
-        """Tokens of a row that went through all layers and are in the caches, draft nodes not counted."""
-        return self._sessions[-1].cached_length(row)
-
     def forward(self, texts: Sequence[Sequence[int]], draft: Draft) -> Tensor:
         """Return logits at every slot of ``draft``; see ``Session.forward``.
 
@@ -123,7 +119,7 @@ class EarlyExit:
 
     model: StagedModel
     layer: int
-    session: Callable[[Context], Any]
+    session: Callable[[Context], StagedSession]
 
     def logits(self, context: Context, texts: Sequence[Sequence[int]]) -> Tensor:
         """Return the final norm and head of the states after the exit layer, at each text's last token.
@@ -136,8 +132,7 @@ class EarlyExit:
         Returns:
             ``[batch, vocab]``.
         """
-        logits: Tensor = self.session(context).exit_logits(self.layer, texts)
-        return logits
+        return self.session(context).exit_logits(self.layer, texts)
 
     def states(self, context: Context) -> Tensor:
         """Return the states after the exit layer of committed tokens, but for the last one, which is not forwarded yet.
@@ -146,8 +141,7 @@ class EarlyExit:
             ``[batch, capacity, hidden]``; entry i belongs to token i of the row's text, entries beyond hold anything.
             Hidden is 0 where no text has two tokens.
         """
-        states: Tensor = self.session(context).states(self.layer, [row.token_ids[:-1] for row in context.rows])
-        return states
+        return self.session(context).states(self.layer, [row.token_ids[:-1] for row in context.rows])
 
 
 def early_exit(verifier: Verifier, layer: int | None, drafter: str, option: str) -> EarlyExit:
@@ -164,12 +158,12 @@ def early_exit(verifier: Verifier, layer: int | None, drafter: str, option: str)
         ConfigError: there is no such layer.
     """
     opened: Callable[[int], EarlyExit] | None = getattr(verifier, "early_exit", None)
-    if opened is None:
+    model: Any = verifier.language_model()
+    if opened is None or model is None:
         raise CompositionError(
             f"drafter '{drafter}' works with the layers of the verifier's own model, and verifier '{verifier.name}' "
             "does not let it; use 'full' or 'int8'."
         )
-    model: StagedModel = verifier.model  # type: ignore[attr-defined]
     if not hasattr(type(model), "forward_layers"):  # of the class: objects may pass what they lack on to others
         raise CompositionError(
             f"drafter '{drafter}' runs the verifier's model layer by layer, which the backend of verifier "

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import cast
+from typing import Any, cast
 
-from quasar.core.components import Verifier
+from torch import Tensor
+
+from quasar.core.components import FULL, Verifier
 from quasar.core.context import Context
 from quasar.core.description import Description
+from quasar.core.errors import ContractError
 from quasar.core.models import LanguageModel, StagedModel, describe
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft, Verification
@@ -18,6 +21,19 @@ from quasar.models.stages import EarlyExit, StagedSession
 class ModelVerifier(Verifier):
     """A verifier that is a language model; a subclass says how to get it.
 
+    A verifier that changes what the model says overrides ``adjust``::
+
+        class Sharper(ModelVerifier):
+            '''Doubles the logits of the target.'''
+
+            name, precision = "sharper", "full precision, logits doubled"
+
+            def load_model(self, models):
+                return target_on_backend(models).model
+
+            def adjust(self, logits, context, draft):
+                return 2 * logits
+
     Attributes:
         model: the loaded model.
     """
@@ -25,9 +41,38 @@ class ModelVerifier(Verifier):
     model: LanguageModel
     _exits: frozenset[int] = frozenset()
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Refuse a class that changes logits and says that it is the target itself."""
+        super().__init_subclass__(**more)
+        if cls.adjust is not ModelVerifier.adjust and getattr(cls, "precision", None) == FULL:
+            raise ContractError(
+                f"class {cls.__name__} changes logits, so it is not the model in precision '{FULL}'; name what it is "
+                f"by its `precision`, e.g. 'full precision, {getattr(cls, 'name', 'adjusted')}'."
+            )
+
     @abstractmethod
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return the model that scores drafts."""
+
+    def adjust(self, logits: Tensor, context: Context, draft: Draft) -> Tensor:
+        """Return the logits that this verifier stands for; the model's own unless a subclass says otherwise.
+
+        Called in ``verify``, before processors and temperature, so the verification's logits and distributions are the
+        adjusted ones, and everything made of them is: acceptance, log-probabilities, replays, ``quasar fidelity``.
+        Drafters that run this verifier's model by themselves draft with the model's own logits, and ``quasar profile``
+        times the model without this.
+
+        What a slot gets may depend on the text up to that slot and on nothing else, lest the text depend on the draft.
+
+        Args:
+            logits: ``[batch, nodes + 1, vocab]`` in the model's dtype; row ``s`` follows slot ``s``.
+            context: the requests; ``context.rows[i].token_ids`` ends with slot 0.
+            draft: the nodes behind them; ``quasar.core.trees.prefixes(draft, i)`` has the draft tokens up to each slot.
+
+        Returns:
+            Logits of the same shape; a new tensor, or ``logits`` itself if nothing changes.
+        """
+        return logits
 
     def load(self, models: ModelProvider) -> None:
         """Load the model."""
@@ -52,7 +97,7 @@ class ModelVerifier(Verifier):
     def early_exit(self, layer: int) -> EarlyExit:
         """Let a drafter in after the first ``layer`` layers; see ``quasar.models.stages.early_exit``."""
         self._exits |= {layer}
-        return EarlyExit(cast(StagedModel, self.model), layer, self._session)
+        return EarlyExit(cast(StagedModel, self.model), layer, self._staged_session)
 
     def _session(self, context: Context) -> Session | StagedSession:
         def make() -> Session | StagedSession:
@@ -62,6 +107,11 @@ class ModelVerifier(Verifier):
             return Session(self.model, context.batch, room)
 
         return context.scratch(self, make)
+
+    def _staged_session(self, context: Context) -> StagedSession:
+        session = self._session(context)
+        assert isinstance(session, StagedSession)  # an exit is open
+        return session
 
     def positions_forwarded(self, context: Context) -> int:
         """Columns computed so far for these requests."""
@@ -78,4 +128,4 @@ class ModelVerifier(Verifier):
     def verify(self, context: Context, draft: Draft) -> Verification:
         """Forward the tokens that are not cached and the draft; return the distributions after each slot."""
         logits = self._session(context).forward([row.token_ids for row in context.rows], draft)
-        return context.verification_of(draft, logits)
+        return context.verification_of(draft, self.adjust(logits, context, draft))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quasar.core.engine import Engine, Request
+from quasar.core.providers import TextCodec
 from quasar.core.records import Generation
 
 
@@ -35,7 +35,7 @@ class Stream:
         output: the finished text and its counts; ``None`` until the end.
     """
 
-    def __init__(self, engine: Engine, requests: Sequence[Request], tokenizer: Any) -> None:
+    def __init__(self, engine: Engine, requests: Sequence[Request], tokenizer: TextCodec) -> None:
         self._engine, self._requests, self._tokenizer = engine, requests, tokenizer
         self.output: Output | None = None
 
@@ -44,8 +44,8 @@ class Stream:
 
         text, batch = TextStream(self._tokenizer), self._engine.start(self._requests)
         while not batch.finished:
-            for _, ids in self._engine.step(batch):
-                if piece := text.push(ids):
+            for new in self._engine.step(batch):
+                if piece := text.push(new.token_ids):
                     yield piece
         if rest := text.finish():
             yield rest

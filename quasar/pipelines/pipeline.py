@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Unpack, overload
 
-import torch
+from torch import Tensor
 
 from quasar.core.clock import device_clock
 from quasar.core.config import validate
 from quasar.core.context import Context
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import ConfigError
+from quasar.core.providers import ChatCodec, ModelProvider
 from quasar.core.records import Generation, StepRecord
-from quasar.core.sampling import SamplingParams
+from quasar.core.sampling import SamplingOptions, SamplingParams
 from quasar.pipelines.composition import Composition
 from quasar.pipelines.output import Output, Stream
+
+UserProcessor = Callable[[Tensor, Tensor], Tensor]
+"""A pure function of (prefixes ``[n, length]``, logits ``[n, vocab]``) that returns logits of the same shape."""
 
 
 class Pipeline:
@@ -35,7 +39,9 @@ class Pipeline:
         eos_ids: see above.
     """
 
-    def __init__(self, composition: Composition, models: Any, tokenizer: Any, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self, composition: Composition, models: ModelProvider, tokenizer: ChatCodec, eos_ids: Sequence[int]
+    ) -> None:
         self.composition, self.tokenizer, self.eos_ids = composition, tokenizer, tuple(eos_ids)
         for component in (composition.drafter, composition.verifier, composition.acceptor):
             component.load(models)
@@ -48,7 +54,7 @@ class Pipeline:
         sampling: SamplingParams | Sequence[SamplingParams],
         prompt_names: Sequence[str],
         sample_index: int = 0,
-        logits_processors: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (),
+        logits_processors: Sequence[UserProcessor] = (),
     ) -> list[Request]:
         """Return requests with their logits processors built.
 
@@ -89,7 +95,7 @@ class Pipeline:
             parts.verifier,
             parts.acceptor,
             eos_ids=self.eos_ids,
-            decode=lambda ids: str(self.tokenizer.decode(ids, skip_special_tokens=False)),
+            decode=lambda ids: self.tokenizer.decode(ids, skip_special_tokens=False),
             on_step=on_step,
             clock=self._clock,
         )
@@ -103,16 +109,37 @@ class Pipeline:
         """Run prepared requests as one batch; what ``generate`` and the comparison are made of."""
         return self.engine(on_step).generate(requests, listener)
 
+    @overload  # a text is a sequence of texts too: the first signature that fits is meant
+    def generate(  # type: ignore[overload-overlap]
+        self,
+        prompts: str,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat: bool | None = None,
+        logits_processors: Sequence[UserProcessor] = (),
+        on_text: Callable[[str], object] | None = None,
+        **parameters: Unpack[SamplingOptions],
+    ) -> Output: ...
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[str],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat: bool | None = None,
+        logits_processors: Sequence[UserProcessor] = (),
+        **parameters: Unpack[SamplingOptions],
+    ) -> list[Output]: ...
     def generate(
         self,
         prompts: str | Sequence[str],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         chat: bool | None = None,
-        logits_processors: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (),
-        on_text: Callable[[str], None] | None = None,
-        **parameters: Any,
-    ) -> Any:
+        logits_processors: Sequence[UserProcessor] = (),
+        on_text: Callable[[str], object] | None = None,
+        **parameters: Unpack[SamplingOptions],
+    ) -> Output | list[Output]:
         """Continue one prompt or a batch of prompts.
 
         Args:
@@ -132,21 +159,21 @@ class Pipeline:
             ConfigError: a parameter is wrong, or ``on_text`` with a batch.
             CapacityError: a prompt is longer than the model.
         """
-        single = isinstance(prompts, str)
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        if on_text is not None and not single:
-            raise ConfigError("on_text: streaming takes a single prompt, not a batch.")
         if on_text is not None:
-            stream = self.stream(texts[0], sampling, chat=chat, logits_processors=logits_processors, **parameters)
+            if not isinstance(prompts, str):
+                raise ConfigError("on_text: streaming takes a single prompt, not a batch.")
+            stream = self.stream(prompts, sampling, chat=chat, logits_processors=logits_processors, **parameters)
             for piece in stream:
                 on_text(piece)
+            assert stream.output is not None  # it is whole once the pieces have come
             return stream.output
         chosen = sampling if sampling is not None else validate(SamplingParams, parameters, "generate")
         names = [str(index) for index in range(len(texts))]
         ids = [self._prompt(text, chat) for text in texts]
         finished = self.run(self.requests(ids, chosen, names, 0, logits_processors))
         outputs = [Output(self.tokenizer.decode(done.token_ids), done) for done in finished]
-        return outputs[0] if single else outputs
+        return outputs[0] if isinstance(prompts, str) else outputs
 
     def stream(
         self,
@@ -154,24 +181,23 @@ class Pipeline:
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         chat: bool | None = None,
-        logits_processors: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (),
-        **parameters: Any,
+        logits_processors: Sequence[UserProcessor] = (),
+        **parameters: Unpack[SamplingOptions],
     ) -> Stream:
         """Continue one prompt, piece by piece: iterate over the result for text; arguments as for ``generate``."""
         chosen = sampling if sampling is not None else validate(SamplingParams, parameters, "stream")
         requests = self.requests([self._prompt(prompt, chat)], chosen, ["0"], 0, logits_processors)
         return Stream(self.engine(), requests, self.tokenizer)
 
-    def conversation(self, sampling: SamplingParams | None = None, **parameters: Any) -> Conversation:
+    def conversation(
+        self, sampling: SamplingParams | None = None, **parameters: Unpack[SamplingOptions]
+    ) -> Conversation:
         """Return a conversation, in the model's chat template, that keeps its cache from turn to turn."""
         return Conversation(self, sampling or validate(SamplingParams, parameters, "conversation"))
 
     def _prompt(self, text: str, chat: bool | None) -> list[int]:
         use_chat = self.tokenizer.has_chat_template if chat is None else chat
-        ids: list[int] = (
-            self.tokenizer.render([{"role": "user", "content": text}]) if use_chat else self.tokenizer.encode(text)
-        )
-        return ids
+        return self.tokenizer.render([{"role": "user", "content": text}]) if use_chat else self.tokenizer.encode(text)
 
 
 class Conversation:

@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     pipeline = load_pipeline(
         arguments.model, drafter="none", verifier=parse_yaml(arguments.verifier, "--verifier"),
         device=arguments.device, plugins=arguments.plugin, quiet=arguments.quiet,
+        registry=arguments.registry,
     )  # fmt: skip
     total = None if arguments.rounds is None else arguments.rounds + 1  # and one that is not counted
     with tqdm(desc="rounds", total=total, disable=arguments.quiet, file=sys.stderr) as bar:
@@ -80,7 +81,7 @@ def profile(
         CapacityError: the model is shorter than the widest forward.
     """
     verifier = pipeline.composition.verifier
-    model: LanguageModel | None = getattr(verifier, "model", None)
+    model = verifier.language_model()
     if model is None:
         raise ConfigError(f"profile: verifier '{verifier.name}' has no language model to time; name one that has.")
     device = str(model.device)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from quasar.core.providers import ChatCodec
 from quasar.prompts.questions import Question
 
 
@@ -20,7 +20,7 @@ class Conversations:
         chat_template: ``auto`` or ``off``.
     """
 
-    def __init__(self, tokenizer: Any, chat_template: str) -> None:
+    def __init__(self, tokenizer: ChatCodec, chat_template: str) -> None:
         self.tokenizer = tokenizer
         self.uses_template = chat_template == "auto" and tokenizer.has_chat_template
 
@@ -31,10 +31,8 @@ class Conversations:
             messages = [{"role": "user", "content": turns[0]}]
             for answer, turn in zip(answers, turns[1:], strict=True):
                 messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": turn}]
-            rendered: list[int] = self.tokenizer.render(messages)
-            return rendered
+            return self.tokenizer.render(messages)
         pieces = [turns[0]]
         for answer, turn in zip(answers, turns[1:], strict=True):
             pieces += [answer, turn]
-        plain: list[int] = self.tokenizer.encode("\n".join(pieces))
-        return plain
+        return self.tokenizer.encode("\n".join(pieces))

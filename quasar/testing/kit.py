@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from quasar.core.component import Component
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.config import validate
@@ -31,19 +29,7 @@ from quasar.plugins.checks import BASES, find_fault
 from quasar.testing.acceptors import check_acceptor
 from quasar.testing.contexts import Fault, Findings, Make
 from quasar.testing.drafters import check_drafter
-from quasar.testing.tiny_model import VOCAB, Letters, TinyModel, TinyModels
 from quasar.testing.verifiers import check_verifier
-
-__all__ = [
-    "VOCAB",
-    "ConformanceError",
-    "Fault",
-    "Letters",
-    "TinyModel",
-    "TinyModels",
-    "check_component",
-    "conformance_report",
-]
 
 _CHECKS: dict[str, Callable[[Make, Findings], None]] = {
     "drafter": check_drafter,
@@ -58,7 +44,7 @@ class ConformanceError(AssertionError):
 
 def check_component(
     component_class: type[Component],
-    config: BaseModel | None = None,
+    config: Component.Config | None = None,
     /,
     *,
     models: ModelProvider | None = None,
@@ -84,7 +70,7 @@ def check_component(
 
 def conformance_report(
     component_class: type[Component],
-    config: BaseModel | None = None,
+    config: Component.Config | None = None,
     /,
     *,
     models: ModelProvider | None = None,
@@ -134,7 +120,7 @@ class _Target(ModelVerifier):
         return models.target()
 
 
-def _make(component_class: type[Component], config: BaseModel, models: ModelProvider | None) -> Component:
+def _make(component_class: type[Component], config: Component.Config, models: ModelProvider | None) -> Component:
     component = component_class(config.model_copy(deep=True))  # components among its options are made afresh too
     if models is not None:
         component.load(models)

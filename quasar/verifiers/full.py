@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from quasar.core.backends import Built, check_name
 from quasar.core.description import Description
-from quasar.core.models import LanguageModel
+from quasar.core.models import Dtype, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.backend_choice import choose_backend, full_precision
 from quasar.models.verifier import ModelVerifier
@@ -24,9 +23,7 @@ class Full(ModelVerifier):
     class Config(ModelVerifier.Config):
         """Options."""
 
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
-            "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
-        )
+        dtype: Dtype = Field("auto", description="What the forward computes in; auto is the checkpoint's own dtype.")
         backend: str = Field(
             "auto",
             description="What multiplies: torch, an installed backend, or auto, the fastest by measurement.",
@@ -37,6 +34,7 @@ class Full(ModelVerifier):
         def _known(cls, value: str, info: ValidationInfo) -> str:
             return check_name(value, info)
 
+    config: Config
     _built: Built
 
     def load_model(self, models: ModelProvider) -> LanguageModel:

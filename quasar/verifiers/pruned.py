@@ -24,6 +24,7 @@ class Pruned(ModelVerifier):
     class Config(PruningOptions, ModelVerifier.Config):
         """Options."""
 
+    config: Config
     _pruned: PrunedModel
 
     def load_model(self, models: ModelProvider) -> LanguageModel:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -43,6 +44,8 @@ class Quasar(Verifier):
         int8: ModelVerifier = Field("int8", validate_default=True, description="The quantised model.")
         full: ModelVerifier = Field("full", validate_default=True, description="The other one, for verify_only.")
 
+    config: Config
+
     def load(self, models: ModelProvider) -> None:
         """Load the model or models.
 
@@ -61,18 +64,20 @@ class Quasar(Verifier):
 
     def reference(self) -> str | None:
         """The quantised model, or nothing."""
-        found: str | None = self.config.int8.reference() if self.config.mode == "full" else None
-        return found
+        return self.config.int8.reference() if self.config.mode == "full" else None
+
+    def language_model(self) -> LanguageModel | None:
+        """The quantised model where it does everything; of two models neither is the one."""
+        model: LanguageModel | None = self.config.int8.language_model() if self.config.mode == "full" else None
+        return model
 
     def max_length(self) -> int | None:
         """Positions of the model."""
-        longest: int | None = self.config.int8.max_length()
-        return longest
+        return self.config.int8.max_length()
 
     def vocab_size(self) -> int | None:
         """Size of the model's output layer."""
-        size: int | None = self.config.int8.vocab_size()
-        return size
+        return self.config.int8.vocab_size()
 
     def describe(self) -> Description:
         """The mode, and what the models say."""
@@ -85,37 +90,39 @@ class Quasar(Verifier):
 
     def storages(self) -> dict[int, int]:
         """Those of the models that were loaded."""
-        found: dict[int, int] = self.config.int8.storages()
+        found = self.config.int8.storages()
         return found if self.config.mode == "full" else found | self.config.full.storages()
 
     def positions_forwarded(self, context: Context) -> int:
         """Columns computed so far for these requests."""
         if self.config.mode == "full":
-            return int(self.config.int8.positions_forwarded(context))
+            return self.config.int8.positions_forwarded(context)
         return sum(session.columns_forwarded for session in self._sessions(context))
 
     def peak_bytes(self, context: Context) -> int:
         """Bytes of the key-value cache."""
         if self.config.mode == "full":
-            return int(self.config.int8.peak_bytes(context))
+            return self.config.int8.peak_bytes(context)
         return sum(session.nbytes for session in self._sessions(context))
 
     def verify(self, context: Context, draft: Draft) -> Verification:
         """Return the distributions after each slot, from the quantised model in rows that have a draft."""
         if self.config.mode == "full":
-            verification: Verification = self.config.int8.verify(context, draft)
-            return verification
+            return self.config.int8.verify(context, draft)
         found: list[Tensor] = []
         for number, (session, row) in enumerate(zip(self._sessions(context), context.rows, strict=True)):
             one, count = slice(number, number + 1), int(draft.num_nodes[number])
             alone = Draft(draft.token_ids[one, :count], draft.parents[one, :count], draft.num_nodes[one])
             found.append(session.forward([row.token_ids], alone)[0])
         logits = pad_sequence(found, batch_first=True)  # [batch, nodes + 1, vocab]
+        int8, full = (each.adjust(logits, context, draft) for each in (self.config.int8, self.config.full))
+        if int8 is not full:
+            logits = torch.where((draft.num_nodes > 0)[:, None, None].to(logits.device), int8, full)
         return context.verification_of(draft, logits)
 
     def _sessions(self, context: Context) -> list[Session]:
         def make() -> list[Session]:
-            model = cast(LanguageModel, _ByDraft(self.config.full.model, self.config.int8.model))
+            model = _ByDraft(self.config.full.model, self.config.int8.model)
             return [Session(model, 1, len(row.token_ids) + row.sampling.max_new_tokens + 32) for row in context.rows]
 
         return context.scratch(self, make)
@@ -126,11 +133,14 @@ class _ByDraft:
 
     def __init__(self, plain: LanguageModel, drafts: LanguageModel) -> None:
         self._plain, self._drafts = plain, drafts
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
+        self.vocab_size, self.max_length, self.num_layers = plain.vocab_size, plain.max_length, plain.num_layers
+        self.dtype, self.device, self.name = plain.dtype, plain.device, plain.name
 
     def forward(self, block: Block, cache: KVCache) -> Tensor:
         """As ``LanguageModel.forward``; logits of more than one column are wanted only where there is a draft."""
         model = self._drafts if block.num_logits > 1 else self._plain
         return model.forward(block, cache)
+
+    def storages(self) -> dict[int, int]:
+        """Those of both."""
+        return self._plain.storages() | self._drafts.storages()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 
@@ -38,11 +36,15 @@ class Routed(Verifier):
         """Options."""
 
         arms: dict[str, ModelVerifier] = Field(
-            min_length=1, description="The verifiers, by name; the rules want low, mid, high."
+            min_length=1,
+            examples=[{"low": "pruned", "mid": "int8", "high": "full"}],
+            description="The verifiers, by name; the rules want low, mid, high.",
         )
-        policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
+        policy: PolicyOptions = Field(examples=["specquant"], description="Who is asked: specquant, length or bandit.")
 
-    def __init__(self, config: Any = None, policy: Policy | None = None) -> None:
+    config: Config
+
+    def __init__(self, config: Config | None = None, policy: Policy | None = None) -> None:
         super().__init__(config)
         self._router = Router(policy or self.config.policy.make(), list(self.config.arms))
 
@@ -63,8 +65,7 @@ class Routed(Verifier):
 
     def vocab_size(self) -> int | None:
         """That of the arms."""
-        size: int | None = next(iter(self.config.arms.values())).vocab_size()
-        return size
+        return next(iter(self.config.arms.values())).vocab_size()
 
     def describe(self) -> Description:
         """What the policy and the arms say; weights are counted once."""
@@ -90,7 +91,7 @@ class Routed(Verifier):
         chosen = context.scratch(self, list[str])
         chosen[:] = self._router.route(context)
         found = {name: self.config.arms[name].verify(context, draft) for name in dict.fromkeys(chosen)}
-        first: Verification = next(iter(found.values()))
+        first = next(iter(found.values()))
         if len(found) == 1:
             return first
         own = [(found[name], row) for row, name in enumerate(chosen)]

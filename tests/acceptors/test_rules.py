@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from draft_strategies import Tree, padded, rows_of_trees, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,6 +15,7 @@ from quasar.core.context import Context, Row, TokenView
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams, draw
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
+from tests.shared.draft_strategies import Tree, padded, rows_of_trees, trees
 
 VOCAB = 4
 quick = settings(deadline=None, max_examples=100)
@@ -233,7 +233,7 @@ def test_a_one_hot_draft_on_a_one_hot_target_is_kept_or_corrected(drafted: int, 
 
 @pytest.mark.parametrize("point", [True, False])
 def test_a_token_of_target_probability_0_is_refused_even_by_the_number_0(monkeypatch: pytest.MonkeyPatch, point: bool):
-    monkeypatch.setattr(rules, "uniforms", lambda keys: torch.zeros(keys.shape, dtype=torch.float64))
+    monkeypatch.setattr(Context, "accept_uniforms", lambda self, count: torch.zeros((self.batch, count)).double())
     draft = Draft.chains([[2]] * 50, torch.full((50, 1, VOCAB), 1 / VOCAB))
     if point:
         draft = replace(draft, trials=replace(draft.trials, sources=torch.full((50, 1), POINT_MASS)))

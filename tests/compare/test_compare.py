@@ -190,7 +190,7 @@ def test_hooks_see_the_run_and_its_steps(run_file, tmp_path):
         f"LOG = {str(log)!r}\n\n\n"
         "def note(text):\n    with open(LOG, 'a') as file:\n        file.write(text + '\\n')\n\n\n"
         "@hookimpl\ndef quasar_run_started(resolved):\n    note('started ' + str(resolved['repeats']))\n\n\n"
-        "@hookimpl\ndef quasar_step_finished(arm, record):\n    note(f'step {arm} {sum(record.committed)}')\n\n\n"
+        "@hookimpl\ndef quasar_step_finished(arm, record):\n    note(f'step {arm} {record.committed}')\n\n\n"
         "@hookimpl\ndef quasar_run_finished(results):\n    note('finished ' + results['baseline'])\n",
         encoding="utf-8",
     )

@@ -17,8 +17,8 @@ from quasar.core.context import Context
 from quasar.core.types import Draft
 from quasar.drafters.adaptive import Adaptive, subtrees
 from quasar.drafters.bigram import Bigram
+from quasar.drafters.cascade import Cascade
 from quasar.drafters.ngram import Ngram
-from quasar.drafters.pipeline import Pipeline
 from quasar.drafters.recycling import Recycling
 from quasar.drafters.routed import Routed
 from quasar.drafters.scheduling import costs as costs_module
@@ -434,10 +434,10 @@ def drafters_of(inner, own):
     yield Union(Union.Config(drafters=[Ngram(), inner])), None
     yield adaptive(inner), None
     yield Routed(Routed.Config(arms={"low": inner, "mid": Ngram(), "high": Ngram()}, policy="length")), None
-    yield Pipeline(Pipeline.Config(drafter=inner, verifier=own, acceptor=Stochastic())), own
+    yield Cascade(Cascade.Config(drafter=inner, verifier=own, acceptor=Stochastic())), own
 
 
-@pytest.mark.parametrize("number", range(4), ids=["union", "adaptive", "routed", "pipeline"])
+@pytest.mark.parametrize("number", range(4), ids=["union", "adaptive", "routed", "cascade"])
 def test_drafters_inside_drafters_are_loaded_and_meet_who_checks_them(number):
     models, inner, own, outer = TinyModels(), Meets(), Full(), Full()
     made, checker = list(drafters_of(inner, own))[number]

@@ -16,7 +16,7 @@ from quasar.fidelity import command
 from quasar.fidelity.measure import Continuation, Differences, differences, layer_errors, summary, teacher_forced
 from quasar.fidelity.report import bars
 from quasar.models.session import Session
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 INT8 = "{use: int8, backend: reference}"
 

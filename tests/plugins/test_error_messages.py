@@ -16,7 +16,7 @@ from quasar.core.errors import (
     QuasarError,
     UnsupportedModelError,
 )  # fmt: skip
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 PARTS = '''
 """Components that break their word."""

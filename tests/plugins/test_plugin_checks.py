@@ -1,8 +1,8 @@
 import pytest
-from plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registry_of, source
 from pydantic import BaseModel, ConfigDict
 
 from quasar.core.components import Drafter, Verifier
+from tests.shared.plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registry_of, source
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,13 @@ import argparse
 import types
 
 import pytest
-from plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registry_of, source
 
 from quasar import hookimpl
 from quasar.core.backends import Backend, Built
 from quasar.core.components import Drafter, Verifier
 from quasar.plugins import hooks as hookspecs
 from quasar.plugins.registry import HOOKS, KINDS
+from tests.shared.plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registry_of, source
 
 RECORD = object()  # a StepRecord goes through untouched
 

@@ -15,7 +15,7 @@ from quasar.profile import command
 from quasar.profile.forwards import MIN_ROUNDS, Place, Timing, measure
 from quasar.profile.memory import bytes_read, read_bandwidth
 from quasar.profile.parts import kind, operator_parts, shares
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 HIDDEN, VOCAB = 32, 257
 STOCK = "{use: full, backend: torch}"  # whatever other backends are installed

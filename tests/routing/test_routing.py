@@ -177,7 +177,7 @@ def test_each_row_gets_the_drafts_of_its_own_arm():
     for number, (prompt, arm) in enumerate(zip(PROMPTS, (Ngram(), NoDraft(), Bigram()), strict=True)):
         [alone] = generate(arm, [prompt])
         assert found[number].token_ids == alone.token_ids
-        drafted = [[step.drafted[0] for step in done.steps] for done in (found[number], alone)]
+        drafted = [[step.drafted for step in done.steps] for done in (found[number], alone)]
         assert drafted[0] == drafted[1]
     assert found[1].num_drafted == 0 < found[0].num_drafted
 

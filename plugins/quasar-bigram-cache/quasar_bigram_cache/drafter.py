@@ -69,6 +69,8 @@ class BigramCache(Drafter):
         num_speculative_tokens: int = Field(5, ge=1, le=256, description="Draft tokens a step.")
         fallback: bool = Field(True, description="Look up the last token alone where the last pair is unknown.")
 
+    config: Config
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a chain per row, empty where the table knows no successor."""
         # The tables belong to the context, hence to this batch: the next prompt starts with empty ones.

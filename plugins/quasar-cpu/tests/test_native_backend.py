@@ -17,14 +17,14 @@ from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.types import Draft
 from quasar.hf.adapter import HFModel
 from quasar.models.session import Session
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 
 NOTHING = Draft.empty(1)
 
 
-class Models(TinyModels):
+class Models(RandomLlamas):
     """A provider whose target is the model that it is given, whatever dtype is asked for."""
 
     def __init__(self, target, backends=(NativeCpu,)):

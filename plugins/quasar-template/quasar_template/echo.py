@@ -24,6 +24,8 @@ class Echo(Drafter):
         num_speculative_tokens: int = Field(4, ge=1, le=64, description="Draft tokens a step.")
         window: int = Field(512, ge=2, description="How many of the last tokens are searched.")
 
+    config: Config
+
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a chain of draft tokens per row.
 

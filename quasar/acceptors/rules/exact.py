@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quasar.core.context import Context
 from quasar.core.distributions import residual
-from quasar.core.streams import draw, uniforms
+from quasar.core.streams import draw
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
 
 Rule = Callable[[Verification, Context], Acceptance]
@@ -121,10 +121,9 @@ def ratio_test(verification: Verification, context: Context) -> Acceptance:
     """
     draft, trials, probs = verification.draft, verification.draft.trials, verification.probs
     assert trials is not None
-    walk, rows, committed = Walk(draft.batch, draft.nodes), torch.arange(draft.batch), context.committed()
+    walk, rows = Walk(draft.batch, draft.nodes), torch.arange(draft.batch)
     count = trials.nodes.shape[1]
-    numbers = torch.arange(count).expand(draft.batch, count)
-    tests = uniforms(context.streams.own("accept", numbers, committed, context.level))  # [batch, trials]
+    tests = context.accept_uniforms(count)  # [batch, trials]
     distribution = probs[:, 0]  # what the next token must follow, given the rejections so far: [batch, vocab]
     for trial in range(count):
         slot = trials.nodes[:, trial]
@@ -141,8 +140,7 @@ def ratio_test(verification: Verification, context: Context) -> Acceptance:
         distribution = torch.where(rejected, residual(distribution, drafted), distribution)
         walk.descend(accepted, slot)
         distribution = torch.where(accepted[:, None].to(distribution.device), probs[rows, walk.slot], distribution)
-    keys = context.streams.own("next", walk.slot[:, None], committed, context.level)
-    return Acceptance(walk.path, walk.count, draw(distribution, keys[:, 0]).cpu())
+    return Acceptance(walk.path, walk.count, context.draw_next(distribution, walk.slot))
 
 
 def accept_exactly(verification: Verification, context: Context, sampled_rule: Rule = ratio_test) -> Acceptance:

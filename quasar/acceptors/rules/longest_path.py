@@ -8,7 +8,6 @@ from torch import Tensor
 from quasar.acceptors.rules.exact import Walk
 from quasar.core import trees
 from quasar.core.context import Context
-from quasar.core.streams import draw
 from quasar.core.types import Acceptance, Verification
 
 
@@ -41,5 +40,4 @@ def longest_accepted(verification: Verification, accepted: Tensor, likelihood: T
         here = walk.count >= depth
         walk.path[here, depth - 1] = place[here]
         place = torch.where(here & (place > 0), parents[rows, (place - 1).clamp_min(0)], place)
-    keys = context.streams.target((context.committed() + walk.count)[:, None])
-    return Acceptance(walk.path, walk.count, draw(verification.probs[rows, slot], keys[:, 0]).cpu())
+    return Acceptance(walk.path, walk.count, context.draw_target(verification.probs[rows, slot], walk.count))
