@@ -68,7 +68,7 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
         run_all(run, folder, pipelines, conversations, done)
     where = RunEnvironment(
         **asdict(environment(model.models.device)), busy_processors_at_start=others, configuration=run.as_yaml()
-    )  # fmt: skip
+    )
     return _finish(run, folder, pipelines, conversations, where, golds, quiet)
 
 

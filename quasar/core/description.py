@@ -56,11 +56,10 @@ Policy = Served | Speeds | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class Description(Mapping[str, Any]):
     """What reports say of a loaded component; what it has nothing to say about is ``None``.
 
-    ``{**description, "key": value}`` and ``description["key"]`` read the flat layout, for components that were written
-    when ``describe`` returned a dict.
+    As a mapping it is its flat layout, for components that were written when ``describe`` returned a dict.
 
     Attributes:
         backend: what runs the model.
@@ -101,9 +100,11 @@ class Description:
         after = {"dtype": self.dtype, "device": self.device, "weight_bytes": self.weight_bytes}
         return {**_there(before), **self.details, **_there(after)}
 
-    def keys(self) -> Iterator[str]:
-        """Iterate over the keys of the flat layout."""
+    def __iter__(self) -> Iterator[str]:
         return iter(self.flat())
+
+    def __len__(self) -> int:
+        return len(self.flat())
 
     def __getitem__(self, key: str) -> Any:
         return self.flat()[key]

@@ -63,6 +63,26 @@ def quasar_run_finished(results):
         json.dump(results, file)
 """
 
+PARROT = """
+from quasar import Draft, Drafter, hookimpl
+
+class Parrot(Drafter):
+    '''Repeats the last token.'''
+
+    name = "parrot"
+    drafts_by = "point_mass"
+
+    def propose(self, context, budget):
+        return Draft.chains([[row.token_ids[-1]] * min(limit, 1) for row, limit in zip(context.rows, budget)])
+
+    def describe(self):
+        return SAID
+
+@hookimpl
+def quasar_drafters():
+    return [Parrot]
+"""
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, tiny_model):
@@ -88,6 +108,29 @@ def finished(tmp_path_factory, tiny_model):
     )
     assert main(["compare", str(folder / "run.yaml"), "--output", str(folder / "out"), "--quiet"]) == 0
     return folder / "out"
+
+
+@pytest.mark.parametrize(("said", "code"), [("{'speed': 3}", 0), ("['fast']", 2)])
+def test_a_plugin_may_say_a_dict_of_itself_and_nothing_else(tmp_path, tiny_model, capsys, said, code):
+    (tmp_path / "parrot.py").write_text(PARROT.replace("SAID", said), encoding="utf-8")
+    (tmp_path / "run.yaml").write_text(
+        f"model: {tiny_model}\nplugins: [parrot.py]\nsampling: {{max_new_tokens: 3}}\ndata: {{source: one.jsonl}}\n"
+        "pipelines: {parrot: {drafter: {use: union, drafters: [parrot]}, verifier: {use: full, backend: torch}}}\n",
+        encoding="utf-8",
+    )
+    line = json.dumps({"question_id": 1, "category": "chat", "turns": ["hello"]})
+    (tmp_path / "one.jsonl").write_text(line + "\n", encoding="utf-8")
+    assert main(["compare", str(tmp_path / "run.yaml"), "--output", str(tmp_path / "out"), "--quiet"]) == code
+    said_of_it = capsys.readouterr().err
+    if code == 0:
+        results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+        told = {"drafters": [{"use": "parrot", "speed": 3}]}
+        assert arm(results, "parrot")["drafter_description"] == told
+    else:
+        assert said_of_it == (
+            "quasar: error: drafter 'parrot': describe() should return a Description or a mapping of its attributes: "
+            "it is of type list.\n"
+        )
 
 
 def arm(results, name):

@@ -115,11 +115,18 @@ def fidelity(tiny, capsys, *more):
 def test_json_is_alone_and_has_every_number_at_the_top_and_for_each_task(tiny, capsys, files):
     data = files("some", ("chat", "hello"), ("chat", "bye"), ("code", "x = 1"))
     found = fidelity(tiny, capsys, "--data", data, "--verifier", INT8, "--layers")
-    keys = {"top1_agreement", "kl", "tv"}
-    keys |= {f"{key}_standard_error" for key in keys} | {"positions", "prompts"}
-    assert keys <= found.keys()
-    assert found["tasks"].keys() == {"chat", "code"}
-    assert all(each.keys() == keys for each in found["tasks"].values())
+    keys = [
+        "top1_agreement", "top1_agreement_standard_error", "kl", "kl_standard_error", "tv", "tv_standard_error",
+        "positions", "prompts",
+    ]  # fmt: skip
+    around = ["schema_version", "verifier", "reference", *keys, "tasks", "layers", "model", "data", "environment"]
+    assert list(found) == around
+    assert list(found["environment"]) == [
+        "quasar", "python", "packages", "git_revision", "command", "platform", "device", "device_name", "threads",
+    ]  # fmt: skip
+    assert [list(found[side])[-1] for side in ("verifier", "reference")] == ["judges_by"] * 2
+    assert list(found["tasks"]) == ["chat", "code"]
+    assert all(list(each) == keys for each in found["tasks"].values())
     assert found["positions"] == sum(each["positions"] for each in found["tasks"].values())
     total = sum(each["kl"] * each["positions"] for each in found["tasks"].values())
     assert found["kl"] == pytest.approx(total / found["positions"])
@@ -132,6 +139,7 @@ def test_json_is_alone_and_has_every_number_at_the_top_and_for_each_task(tiny, c
 
 def test_the_reference_agrees_with_itself(tiny, capsys, files):
     found = fidelity(tiny, capsys, "--data", files("one", ("a", "x")), "--verifier", "{use: full, dtype: float32}")
+    assert "layers" not in found  # nobody asked
     assert (found["top1_agreement"], found["kl"], found["tv"]) == (1, 0, 0)
 
 
