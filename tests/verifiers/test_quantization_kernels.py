@@ -11,7 +11,7 @@ from torch import Tensor
 from quasar.core.errors import ConfigError
 from quasar.models.backend_choice import choose_backend
 from quasar.models.int8_format import quantize_weight
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.int8 import LAYER_BACKENDS
 from quasar.verifiers.quantization import fbgemm as fbgemm_file
 from quasar.verifiers.quantization import torchao as torchao_file
@@ -30,7 +30,7 @@ def gaussian(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
 
 def chosen(requested: str) -> str:
     built_in = tuple(LAYER_BACKENDS.values())
-    return choose_backend(TinyModels(), "auto", requested, "int8", built_in=built_in).name
+    return choose_backend(RandomLlamas(), "auto", requested, "int8", built_in=built_in).name
 
 
 # --- fbgemm -----------------------------------------------------------------------------------------------------------
