@@ -29,7 +29,7 @@ from quasar.core.context import Context, Row, TokenView
 from quasar.core.streams import Streams
 from quasar.drafters.datastore.store import Datastore
 from quasar.drafters.retrieval import Retrieval
-from quasar.hf.loading import find_model, load_tokenizer
+from quasar.pipelines.open_model import open_model
 from quasar.plugins.registry import load_registry
 
 PROMPT = (
@@ -70,7 +70,7 @@ def lookups(folder: Path, texts: Sequence[str], count: int) -> None:
     drafter.datastore = Datastore(folder)
     print(f"opened in {1e3 * (time.perf_counter() - started):.2f} ms")
     name = drafter.datastore.description.model
-    codec = load_tokenizer(find_model(name, load_registry().model(name), quiet=True))
+    codec = open_model(name, load_registry(), "cpu", quiet=True).tokenizer
     generator, times, found = random.Random(0), [], 0
     encoded = [ids for ids in map(codec.encode_part, texts) if len(ids) > 64]
     for _ in range(count):

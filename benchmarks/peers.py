@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -107,19 +107,18 @@ def race(arguments: argparse.Namespace) -> int:
     from peers_store import Store, command, hashed
 
     from quasar.compare.config import load_run
-    from quasar.hf import loading
     from quasar.machine import busy_processors, environment
+    from quasar.pipelines.open_model import open_model
 
     others = busy_processors()
     torch.set_num_threads(arguments.threads)
     preset = None if arguments.pipelines else "quickstart"
     run = load_run(arguments.pipelines, preset, [f"model={arguments.model}", "sampling.temperature=0"], with_data=False)
-    source = loading.find_model(run.config.model, run.registry.model(run.config.model))
-    tokenizer = loading.load_tokenizer(source)
-    eos_ids = () if arguments.ignore_eos else loading.eos_token_ids(source, tokenizer)
-    prompts = _prompts(arguments, tokenizer, source.max_length)
+    model = open_model(run.config.model, run.registry, "cpu")
+    eos_ids = () if arguments.ignore_eos else model.eos_ids
+    prompts = _prompts(arguments, model.tokenizer, model.max_length)
     longest = max(len(prompt.ids) for prompt in prompts) + arguments.max_new_tokens
-    arms = [*our_arms(run, source, tokenizer, eos_ids), *transformers_arms(source, eos_ids)]
+    arms = [*our_arms(run, model, eos_ids), *transformers_arms(model.location, eos_ids)]
     process = LlamaProcess(arguments.llama_python or sys.executable, arguments.threads, longest)
     if arguments.llama_python or find_spec("llama_cpp"):
         arms += llama_arms(process, run.config.model, eos_ids)
@@ -136,7 +135,7 @@ def race(arguments: argparse.Namespace) -> int:
         "pipelines": {arm.name: arm.composition.as_yaml() for arm in run.arms},
     }  # fmt: skip
     store = Store(arguments.out)
-    where = {**environment("cpu"), "command": command(), "busy_processors_at_start": others}
+    where = {**asdict(environment("cpu")), "command": command(), "busy_processors_at_start": others}
     results = {"schema_version": 1, "settings": settings, "environment": where, "arms": {},
                "answers": store.earlier(settings) if arguments.resume else []}  # fmt: skip
     try:

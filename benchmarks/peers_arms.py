@@ -18,8 +18,7 @@ from gguf_export import export
 
 from quasar.compare.config import Run
 from quasar.core.sampling import SamplingParams
-from quasar.hf import loading
-from quasar.pipelines.pipeline import Pipeline
+from quasar.pipelines.open_model import OpenModel
 
 DRAFT_TOKENS = 5
 """Draft tokens a step of every peer's prompt lookup, as in the paper; the n-gram lengths are their own defaults."""
@@ -48,12 +47,11 @@ class Arm:
     reference: str | None = None
 
 
-def our_arms(run: Run, source: Any, tokenizer: Any, eos_ids: tuple[int, ...]) -> Iterator[Arm]:
+def our_arms(run: Run, model: OpenModel, eos_ids: tuple[int, ...]) -> Iterator[Arm]:
     """Yield the pipelines of a comparison; those of one precision share their model."""
-    models = loading.LoadedModels(source, "cpu", run.registry)
 
     def load(arm: Any) -> tuple[Answer, dict[str, Any]]:
-        pipeline = Pipeline(arm.composition, models, tokenizer, eos_ids)
+        pipeline = model.pipeline(arm.composition, eos_ids)
 
         def answer(ids: list[int], max_new_tokens: int) -> tuple[list[int], Steps]:
             sampling = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=not eos_ids)
@@ -85,7 +83,7 @@ class _Arrivals:
         pass
 
 
-def transformers_arms(source: Any, eos_ids: tuple[int, ...]) -> Iterator[Arm]:
+def transformers_arms(location: str, eos_ids: tuple[int, ...]) -> Iterator[Arm]:
     """Yield ``generate`` plain and with prompt lookup, on one unmodified model in the checkpoint's dtype."""
     loaded: list[Any] = []
 
@@ -93,7 +91,7 @@ def transformers_arms(source: Any, eos_ids: tuple[int, ...]) -> Iterator[Arm]:
         from transformers import AutoModelForCausalLM, __version__
 
         if not loaded:
-            loaded.append(AutoModelForCausalLM.from_pretrained(source.location, dtype="auto").eval())
+            loaded.append(AutoModelForCausalLM.from_pretrained(location, dtype="auto").eval())
         [model] = loaded
 
         def answer(ids: list[int], max_new_tokens: int) -> tuple[list[int], Steps]:

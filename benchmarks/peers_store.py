@@ -16,6 +16,8 @@ from quasar.core.errors import ConfigError
 
 RESULTS = Path(__file__).parent / "results"
 RAW = Path("runs") / "peers"
+_LINE = 300
+"""Characters that a value may take on one line: an answer does."""
 
 
 class Store:
@@ -45,7 +47,7 @@ class Store:
     def write(self, results: dict[str, Any]) -> None:
         """Write both files, each as a whole, so that a kill leaves the one before."""
         _replace(self._raw, json.dumps(results))
-        _replace(self.path, json.dumps(published(results), indent=1))
+        _replace(self.path, lines(published(results)))
 
 
 def published(results: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +64,19 @@ def published(results: dict[str, Any]) -> dict[str, Any]:
             }  # fmt: skip
         answers.append(kept)
     return {**results, "answers": answers}
+
+
+def lines(value: Any, indent: str = "") -> str:
+    """Return ``value`` as JSON that a diff can show: on one line what fits, the rest an entry a line."""
+    text = json.dumps(value)
+    if len(text) <= _LINE or not isinstance(value, dict | list):
+        return text
+    deeper = indent + " "
+    keys = [f"{json.dumps(key)}: " for key in value] if isinstance(value, dict) else [""] * len(value)
+    entries = value.values() if isinstance(value, dict) else value
+    inside = [f"{deeper}{key}{lines(entry, deeper)}" for key, entry in zip(keys, entries, strict=True)]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([first, ",\n".join(inside), indent + last])
 
 
 def hashed(ids: list[int]) -> str:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel
 from quasar.models.int8_format import MAX_STEPS, quantize_rows
 from quasar.verifiers.quantization import gptq
 from quasar.verifiers.quantization.scheme import QuantizedLinear
-from quasar.verifiers.quantization.smoothing import STEPS_PER_OCTAVE
+from quasar.verifiers.quantization.smoothquant import STEPS_PER_OCTAVE
 
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 AWQ_ALPHAS = tuple(place / 10 for place in range(11))
@@ -96,10 +96,10 @@ def clipped(weight: Tensor, second: Tensor, group: int | None) -> Grid:
 def compensated(weight: Tensor, second: Tensor, on: Grid) -> Tensor:
     """Return values of the grid that GPTQ chooses, ``[out, in]``, from ``moments`` of the inputs."""
     scale, low = on.columns(0, weight.shape[1])
-    return gptq.compensated(weight, gptq.input_order(second), scale, low, on.levels) * scale + low
+    return gptq.gptq_steps(weight, gptq.input_order(second), scale, low, on.levels) * scale + low
 
 
-def awq_factors(model: LanguageModel, rows: Mapping[str, Tensor], group: int | None) -> dict[str, list[int]]:
+def awq_factors(model: EditableModel, rows: Mapping[str, Tensor], group: int | None) -> dict[str, list[int]]:
     """Return factors for ``fold``: each input's mean magnitude to the power that leaves the least error of products.
 
     Args:
@@ -140,20 +140,10 @@ class Emulated(QuantizedLinear):
         steps: integers on either side of zero that each input row is rounded to; 0 leaves inputs as they are.
     """
 
-    backend = "emulated"
-
     def __init__(self, weight: Tensor, bias: Tensor | None, nbytes: int, steps: int) -> None:
         super().__init__(weight, bias)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.nbytes, self.input_steps = nbytes, steps
-
-    @classmethod
-    def unusable(cls) -> str | None:
-        return None
-
-    @classmethod
-    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        return None
 
     @property
     def weight_bytes(self) -> int:

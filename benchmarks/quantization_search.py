@@ -15,6 +15,7 @@ import argparse
 import fnmatch
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,20 @@ from torch import Tensor
 
 from quasar.compare.tables import grid as as_table
 from quasar.core.config import PipelineSpec
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
 from quasar.core.sampling import SamplingParams
 from quasar.fidelity.command import as_ids, choose_questions, continuations
 from quasar.fidelity.measure import Continuation, differences, summary, teacher_forced
-from quasar.hf import loading
 from quasar.models.int8_format import activation_steps
 from quasar.models.self_sampled import self_sampled_texts
 from quasar.pipelines.composition import compose
+from quasar.pipelines.open_model import open_model
 from quasar.pipelines.pipeline import Pipeline
 from quasar.plugins.registry import load_registry
 from quasar.prompts.conversations import Conversations
 from quasar.verifiers.quantization import calibration
 from quasar.verifiers.quantization.replace_layers import matching_layers, replace_layers
-from quasar.verifiers.quantization.smoothing import choose_factors, fold
+from quasar.verifiers.quantization.smoothquant import choose_factors, fold
 
 ROWS = (1, 6)
 
@@ -49,9 +50,8 @@ class Search:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._registry = load_registry()
-        source = loading.find_model(arguments.model, self._registry.model(arguments.model))
-        self.models = loading.LoadedModels(source, "cpu", self._registry)
-        self._tokenizer = loading.load_tokenizer(source)
+        self._model = open_model(arguments.model, self._registry, "cpu")
+        self.models, self._tokenizer = self._model.models, self._model.tokenizer
         self._texts = arguments.texts
         self._folder, self._kept = arguments.keep, {}
         self._moments_of: Any = None
@@ -80,12 +80,12 @@ class Search:
     def pipeline(self, verifier: Any) -> Pipeline:
         """Return plain decoding with a verifier, loaded."""
         spec = PipelineSpec.model_validate({"drafter": "none", "verifier": verifier})
-        return Pipeline(compose(spec, self._registry, SamplingParams(), "search"), self.models, self._tokenizer, ())
+        return self._model.pipeline(compose(spec, self._registry, SamplingParams(), "search"), eos_ids=())
 
     def compared(self, model: LanguageModel) -> dict[str, Any]:
         """Return the measures of a model."""
         pairs = zip(self.texts, self.logits, strict=True)
-        return summary([differences(logits, teacher_forced(model, text)) for text, logits in pairs])
+        return asdict(summary([differences(logits, teacher_forced(model, text)) for text, logits in pairs]))
 
     def _stored(self, name: str, make: Any) -> Any:
         """Return what a run with the same folder made before."""
@@ -102,7 +102,7 @@ class Search:
             self._kept[key] = make()
         return self._kept[key]
 
-    def _inputs(self, model: LanguageModel, limit: int) -> dict[str, Tensor]:
+    def _inputs(self, model: EditableModel, limit: int) -> dict[str, Tensor]:
         """Return what every group of layers reads while the model reads its own text."""
         start, target = self._tokenizer.conversation_start(), self.models.target("float32")
         texts = self._once(
@@ -121,7 +121,7 @@ class Search:
             return awq_factors(copy, rows, recipe.group)
         return choose_factors(copy, rows, None, activation_bits=recipe.searched)
 
-    def _moments(self, model: LanguageModel, scaled: Any) -> dict[str, Tensor]:
+    def _moments(self, model: EditableModel, scaled: Any) -> dict[str, Tensor]:
         """Return ``moments`` of every layer's input; those of the last factors are kept."""
         if self._moments_of != scaled:
             inputs = self._inputs(model, self._texts * calibration.TOKENS)
@@ -160,9 +160,10 @@ class Search:
                 nbytes = weight.numel() // 2 + 4 * on.scale.numel()
             return Emulated(values, bias, nbytes, 0 if bits is None else activation_steps(bits, weight.shape[1]))
 
-        report = replace_layers(model, make, "emulated", "a recipe")
+        replace_layers(model, make, "emulated", "a recipe")
+        quantised = sum(each.weight_bytes for each in model.module.modules() if isinstance(each, Emulated))
         full = sum(self.models.target("bfloat16").storages().values())
-        return model, full - before + report.weight_bytes
+        return model, full - before + quantised
 
 
 def measured(search: Search, what: Any) -> dict[str, Any]:

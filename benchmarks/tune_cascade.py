@@ -30,9 +30,8 @@ from quasar.compare.replay import replay, uniform_steps
 from quasar.core.config import PipelineSpec
 from quasar.core.errors import QuasarError
 from quasar.core.records import Generation
-from quasar.hf import loading
 from quasar.pipelines.composition import compose
-from quasar.pipelines.load import choose_device
+from quasar.pipelines.open_model import open_model
 from quasar.pipelines.pipeline import Pipeline
 from quasar.plugins.registry import load_registry
 from quasar.prompts.questions import load_questions
@@ -81,19 +80,17 @@ class Bench:
 
     def __init__(self, model: str, prompts: int, tokens: int) -> None:
         self._registry = load_registry()
-        source = loading.find_model(model, self._registry.model(model))
-        self._models = loading.LoadedModels(source, choose_device("auto"), self._registry)
-        self._tokenizer = loading.load_tokenizer(source)
+        self._model = open_model(model, self._registry)
         self.sampling = SamplingParams(max_new_tokens=tokens, ignore_eos=True)
         self.prompts = {
-            str(question.question_id): self._tokenizer.render([{"role": "user", "content": question.turns[0]}])
+            str(question.question_id): self._model.tokenizer.render([{"role": "user", "content": question.turns[0]}])
             for question in load_questions("bundled", prompts)
         }
 
     def pipeline(self, drafter: Any, verifier: Any) -> Pipeline:
         """Return a loaded pipeline."""
         spec = PipelineSpec.model_validate({"drafter": drafter, "verifier": verifier})
-        return Pipeline(compose(spec, self._registry, self.sampling, "tune"), self._models, self._tokenizer, ())
+        return self._model.pipeline(compose(spec, self._registry, self.sampling, "tune"), eos_ids=())
 
     def run(self, drafters: Mapping[str, tuple[Any, Any]]) -> dict[str, Measured]:
         """Answer every prompt with every (drafter, verifier); the pipelines by turns, prompt by prompt."""
@@ -120,7 +117,7 @@ def text_of(bench: Bench, name: str, done: Generation, inner: Pipeline, full: Pi
     drawn = torch.tensor(output)
     likely = ours.log_softmax(dim=-1)[range(len(output)), output].exp().tolist()
     agrees = (theirs.argmax(dim=-1) == drawn).tolist()
-    return Text(agrees, likely, [(step.committed[0], 1 + step.drafted[0]) for step in done.decode_steps])
+    return Text(agrees, likely, [(step.committed, 1 + step.drafted) for step in done.decode_steps])
 
 
 def costs_of(full: Sequence[Measured], inner: Sequence[Measured], cascades: Sequence[Measured]) -> Costs:
@@ -165,7 +162,7 @@ def measure(bench: Bench, verifier: Any) -> tuple[dict[str, list[Text]], Costs, 
 def cascade(inside: str, verifier: Any, length: int, doubt: float) -> dict[str, Any]:
     """Return the options of a cascade."""
     return {
-        "use": "pipeline", "drafter": INSIDE[inside], "verifier": verifier,
+        "use": "cascade", "drafter": INSIDE[inside], "verifier": verifier,
         "num_speculative_tokens": length, "min_probability": doubt,
     }  # fmt: skip
 
@@ -206,7 +203,7 @@ def main() -> None:
     together = bench.run({name: (drafter, "full") for name, drafter in drafters.items()})
     drift = together["vanilla"].rate / done["vanilla"].rate
     steps = [step for done in together["cascade"].generations for step in done.decode_steps]
-    real = sum(step.committed[0] for step in steps) / len(steps)
+    real = sum(step.committed for step in steps) / len(steps)
     print(f"\nbest cascade: {inside} inside, blocks of {length}, ended after a token less likely than {doubt:g}")
     print(f"  predicted    {rate:6.1f} tok/s, {accepted:.2f} tokens an outer forward")
     print(

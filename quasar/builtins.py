@@ -1,4 +1,4 @@
-"""The components that come with quasar, registered through the same hooks and entry point as anyone's plugin."""
+"""The components and commands that come with quasar, through the same hooks and entry point as anyone's plugin."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from quasar.plugins.registry import hookimpl
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable
 
     from quasar.core.components import Acceptor, Drafter, Verifier
@@ -20,12 +21,12 @@ def quasar_drafters() -> Iterable[type[Drafter]]:
     from quasar.drafters.adaptive import Adaptive
     from quasar.drafters.best_first import BestFirst
     from quasar.drafters.bigram import Bigram
+    from quasar.drafters.cascade import Cascade
     from quasar.drafters.draft_model import DraftModel
     from quasar.drafters.layer_skip import LayerSkip
     from quasar.drafters.lookahead import Lookahead
     from quasar.drafters.ngram import Ngram
     from quasar.drafters.none import NoDraft
-    from quasar.drafters.pipeline import Pipeline
     from quasar.drafters.pld_plus import PldPlus
     from quasar.drafters.pruned import Pruned
     from quasar.drafters.recycling import Recycling
@@ -35,10 +36,10 @@ def quasar_drafters() -> Iterable[type[Drafter]]:
     from quasar.drafters.union import Union
     from quasar.drafters.universal import Universal
 
-    without_models = [Ngram, Suffix, Recycling, Lookahead, Retrieval]
-    with_the_verifiers_layers = [PldPlus, LayerSkip]
-    of_drafters = [Union, Adaptive, Pipeline, Routed]
-    of_models = [DraftModel, Pruned, BestFirst, Universal]
+    without_models: list[type[Drafter]] = [Ngram, Suffix, Recycling, Lookahead, Retrieval]
+    with_the_verifiers_layers: list[type[Drafter]] = [PldPlus, LayerSkip]
+    of_drafters: list[type[Drafter]] = [Union, Adaptive, Cascade, Routed]
+    of_models: list[type[Drafter]] = [DraftModel, Pruned, BestFirst, Universal]
     return [NoDraft, *without_models, *with_the_verifiers_layers, *of_drafters, Bigram, *of_models]
 
 
@@ -59,7 +60,7 @@ def quasar_verifiers() -> Iterable[type[Verifier]]:
 @hookimpl
 def quasar_acceptors() -> Iterable[type[Acceptor]]:
     """Return the built-in acceptors."""
-    from quasar.acceptors.block import Block
+    from quasar.acceptors.block import BlockVerification
     from quasar.acceptors.coupled import Coupled
     from quasar.acceptors.greedy import Greedy
     from quasar.acceptors.k_seq import KSeq
@@ -68,7 +69,7 @@ def quasar_acceptors() -> Iterable[type[Acceptor]]:
     from quasar.acceptors.top_k_ratio import TopKRatio
     from quasar.acceptors.typical import Typical
 
-    return [Stochastic, Block, KSeq, Greedy, Coupled, Relaxed, Typical, TopKRatio]
+    return [Stochastic, BlockVerification, KSeq, Greedy, Coupled, Relaxed, Typical, TopKRatio]
 
 
 @hookimpl
@@ -78,3 +79,22 @@ def quasar_models() -> Iterable[Any]:
 
     models: Iterable[Any] = builtin_models()
     return models
+
+
+@hookimpl
+def quasar_commands(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the built-in commands, in the order of ``quasar --help``."""
+    from quasar.commands.check import add_check
+    from quasar.commands.compare import add_compare
+    from quasar.commands.datastore import add_datastore
+    from quasar.commands.fidelity import add_fidelity
+    from quasar.commands.generate import add_generate
+    from quasar.commands.ls import add_ls
+    from quasar.commands.models import add_models
+    from quasar.commands.profile import add_profile
+    from quasar.commands.show import add_show
+
+    for add in (
+        add_compare, add_check, add_generate, add_ls, add_show, add_models, add_profile, add_datastore, add_fidelity
+    ):  # fmt: skip
+        add(subparsers)

@@ -8,8 +8,9 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,19 +25,46 @@ _INTERVAL = 0.5
 _PACKAGES = ("torch", "transformers", "torchao", "pluggy", "pydantic")
 
 
-def environment(device: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where something was measured.
+
+    Attributes:
+        quasar: our version.
+        python: Python's.
+        packages: those of the libraries that decide about speed and texts.
+        git_revision: revision of the checkout, ``+changes`` if its files differ from it; ``None`` outside of one.
+        command: name and arguments of the process.
+        platform: operating system.
+        device: what models computed on, e.g. ``cpu``.
+        device_name: what the device calls itself.
+        threads: threads of torch.
+    """
+
+    quasar: str
+    python: str
+    packages: Mapping[str, str]
+    git_revision: str | None
+    command: str
+    platform: str
+    device: str
+    device_name: str
+    threads: int
+
+
+def environment(device: str) -> Environment:
     """Return versions, git revision, device and threads of this process."""
-    return {
-        "quasar": __version__,
-        "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "git_revision": _git_revision(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "platform": platform.platform(),
-        "device": device,
-        "device_name": torch.cuda.get_device_name() if device.startswith("cuda") else processor(),
-        "threads": torch.get_num_threads(),
-    }
+    return Environment(
+        quasar=__version__,
+        python=platform.python_version(),
+        packages={name: importlib.metadata.version(name) for name in _PACKAGES},
+        git_revision=_git_revision(),
+        command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        platform=platform.platform(),
+        device=device,
+        device_name=torch.cuda.get_device_name() if device.startswith("cuda") else processor(),
+        threads=torch.get_num_threads(),
+    )
 
 
 def is_busy(processors: float | None) -> bool:

@@ -31,6 +31,14 @@ def _calibrations_are_short_and_not_kept(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """Folder of a tiny random model, for tests of what users call."""
+    from tests.shared.tiny_folder import save_tiny_model
+
+    return save_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
 @pytest.fixture
 def refused(capsys):
     """Return a function that runs a command that is refused, and returns the one line that the user sees."""

@@ -14,7 +14,7 @@ from quasar.core.distributions import residual
 from quasar.core.types import Acceptance, Verification
 
 
-class Block(Acceptor):
+class BlockVerification(Acceptor):
     """Lossless acceptance that judges a block as a whole: for sampled drafts never shorter on average.
 
     The ratio test gives up at the first token that the target finds too unlikely; here a later token that the target

@@ -13,7 +13,7 @@ import torch
 from quasar.core.errors import ConfigError
 from quasar.core.providers import TextCodec
 from quasar.drafters.datastore.store import write_datastore
-from quasar.hf.loading import find_model, load_tokenizer
+from quasar.pipelines.open_model import open_model
 
 _PIECE = 1 << 16
 """Characters of a text file that are tokenised at once; more takes no less time for each and more memory."""
@@ -26,7 +26,7 @@ def build(arguments: argparse.Namespace) -> None:
         ConfigError: a file cannot be read, holds something else, or there is no such model.
     """
     started, name = time.perf_counter(), arguments.model
-    codec = load_tokenizer(find_model(name, arguments.registry.model(name), arguments.quiet))
+    codec = open_model(name, arguments.registry, "cpu", arguments.quiet).tokenizer
     documents = [
         torch.tensor(ids, dtype=torch.int32) for file in arguments.files for ids in read(file, codec, arguments.field)
     ]

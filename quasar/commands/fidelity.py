@@ -23,7 +23,10 @@ def add_fidelity(commands: Any) -> None:
         "--data", nargs="+", default=["bundled"], metavar="SOURCE",
         help="'bundled' or JSONL files; with several files a task is a file",
     )  # fmt: skip
-    parser.add_argument("--limit", type=int, metavar="N", help="N prompts of each task, evenly spread over it")
+    parser.add_argument(
+        "--limit", type=int, metavar="N",
+        help="N prompts of each task, evenly spread over it ('compare --limit' takes the first N)",
+    )  # fmt: skip
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="length of a continuation (64)")
     parser.add_argument("--no-chat", action="store_true", help="do not use the model's chat template")
     parser.add_argument("--layers", action="store_true", help="the error that each decoder layer adds, with a plot")

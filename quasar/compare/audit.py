@@ -14,17 +14,32 @@ from typing import cast
 
 from quasar.compare.config import Arm, Run
 from quasar.compare.replay import drift, replay, uniform_steps
-from quasar.core.batch import Request
 from quasar.core.errors import QuasarError
 from quasar.core.providers import ChatCodec
+from quasar.core.requests import Request
 from quasar.pipelines.pipeline import Pipeline
 from quasar.prompts.conversations import Conversations
-from quasar.testing.random_llama import VOCAB, TinyModels
+from quasar.testing.random_llama import VOCAB, RandomLlamas
 
 WIDTHS = (2, 4, 8)
 """Row counts whose drift is measured."""
 
 _TINY_PROMPTS, _TINY_TOKENS = 6, 48
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A token that differs from plain decoding's by more than the drift explains.
+
+    Attributes:
+        prompt: the prompt's name.
+        place: index of the new token.
+        gap: distance of its score to the largest there.
+    """
+
+    prompt: str
+    place: int
+    gap: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +50,7 @@ class Verdict:
         arm: its name.
         tokens: how many were judged.
         near_ties: of these, how many differ by less than the drift explains.
-        faults: of these, how many differ by more; each as ``(prompt, position, gap)``.
+        faults: of these, those that differ by more.
         drift: largest drift of the arm's verifier, for steps like the arm's own and by row count.
         skipped: why the arm was not judged, or ``None``.
     """
@@ -43,7 +58,7 @@ class Verdict:
     arm: str
     tokens: int = 0
     near_ties: int = 0
-    faults: tuple[tuple[str, int, float], ...] = ()
+    faults: tuple[Fault, ...] = ()
     drift: Mapping[str, float] | None = None
     skipped: str | None = None
 
@@ -53,7 +68,7 @@ class Verdict:
             return f"{self.arm}: not judged, {self.skipped}"
         identical = self.tokens - self.near_ties - len(self.faults)
         drifts = ", ".join(f"{way} {value:.2g}" for way, value in self.drift.items())
-        place = "".join(f"; first at prompt {p}, token {i}, gap {gap:.3g}" for p, i, gap in self.faults[:1])
+        place = "".join(f"; first at prompt {f.prompt}, token {f.place}, gap {f.gap:.3g}" for f in self.faults[:1])
         return (
             f"{self.arm}: {identical} identical, {self.near_ties} near-ties, {len(self.faults)} faults "
             f"of {self.tokens} tokens{place} (drift: {drifts})"
@@ -69,7 +84,7 @@ class _Bytes:
 
 def audit_tiny(run: Run) -> Iterator[Verdict]:
     """Judge every arm on a tiny random model, prompts with repetition in them."""
-    models, generator = TinyModels(run.registry.backends()), random.Random(0)
+    models, generator = RandomLlamas(run.registry.backends()), random.Random(0)
     motifs = [[generator.randrange(VOCAB) for _ in range(generator.randrange(3, 9))] for _ in range(_TINY_PROMPTS)]
     prompts = {f"tiny {i}": motif * 3 + motif[:2] for i, motif in enumerate(motifs)}
     plain = {"stop": (), "suppress_tokens": (), "bad_words_ids": (), "stop_token_ids": (), "logit_bias": ()}
@@ -112,7 +127,7 @@ def _judge(arm: Arm, pipeline: Pipeline, requests: Sequence[Request]) -> Verdict
         tokens += len(output)
         if drifts and not bool(gaps.any()):
             continue
-        own = [(step.committed[0], 1 + step.drafted[0]) for step in done.decode_steps]
+        own = [(step.committed, 1 + step.drafted) for step in done.decode_steps]
         ways = {"own steps": own, **{f"{width} rows": uniform_steps(len(output), width) for width in WIDTHS}}
         for way, steps in ways.items():
             moved = float(drift(alone, [replay(verifier, request, output, steps)]).max())
@@ -122,5 +137,5 @@ def _judge(arm: Arm, pipeline: Pipeline, requests: Sequence[Request]) -> Verdict
             if float(gaps[place]) <= 2 * max(drifts.values()):
                 near_ties += 1
             else:
-                faults.append((request.prompt_id, place, float(gaps[place])))
+                faults.append(Fault(request.prompt_id, place, float(gaps[place])))
     return Verdict(arm.name, tokens, near_ties, tuple(faults), drifts)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from quasar.compare import report as reporting
 from quasar.compare.config import Run
 from quasar.compare.differences import classify, find_differences
-from quasar.compare.results import results
+from quasar.compare.results import SCHEMA_VERSION, Results, RunEnvironment
 from quasar.compare.runner import check_lengths, run_all, warm_up
 from quasar.compare.scoring import Golds, find_golds, score
 from quasar.compare.store import RunFolder, SampleRecord
+from quasar.compare.summary import describe_arm, summarise
 from quasar.machine import busy_processors, environment
-from quasar.pipelines.load import choose_device
+from quasar.pipelines.open_model import OpenModel, open_model
 from quasar.pipelines.pipeline import Pipeline
 from quasar.prompts.conversations import Conversations
 
@@ -28,7 +29,7 @@ def default_output(run: Run) -> Path:
     return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -> dict[str, Any]:
+def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -> Results:
     """Run a comparison.
 
     Args:
@@ -38,17 +39,17 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
         quiet: nothing on the terminal; the files are written all the same.
 
     Returns:
-        What ``results.json`` holds.
+        What was written to ``results.json``.
 
     Raises:
         QuasarError: in one line; samples that were finished stay.
     """
     others = busy_processors()
-    device = choose_device(run.config.device)
     golds = None if run.config.scoring is None else find_golds(run.questions, run.config.scoring)
-    source, conversations = _look(run, quiet)
+    model, conversations = _look(run, quiet)
     folder = RunFolder(output, run.as_yaml(), resume)
-    pipelines = _load(run, source, conversations.tokenizer, device, folder.measurements)
+    model.models.measurements = folder.measurements
+    pipelines = {arm.name: model.pipeline(arm.composition) for arm in run.arms}
     folder.write_measurements()
     run.registry.run_started(run.as_yaml())
     if run.added and not quiet:
@@ -65,7 +66,9 @@ def compare(run: Run, output: Path, resume: bool = False, quiet: bool = False) -
             bar.update()
 
         run_all(run, folder, pipelines, conversations, done)
-    where = {**environment(device), "busy_processors_at_start": others}
+    where = RunEnvironment(
+        **asdict(environment(model.models.device)), busy_processors_at_start=others, configuration=run.as_yaml()
+    )
     return _finish(run, folder, pipelines, conversations, where, golds, quiet)
 
 
@@ -75,28 +78,16 @@ def prepare(run: Run, quiet: bool = False) -> tuple[dict[str, Pipeline], Convers
     Raises:
         QuasarError: in one line, before a weight is read where that is possible.
     """
-    source, conversations = _look(run, quiet)
-    return _load(run, source, conversations.tokenizer, choose_device(run.config.device)), conversations
+    model, conversations = _look(run, quiet)
+    return {arm.name: model.pipeline(arm.composition) for arm in run.arms}, conversations
 
 
-def _look(run: Run, quiet: bool) -> tuple[Any, Conversations]:
+def _look(run: Run, quiet: bool) -> tuple[OpenModel, Conversations]:
     """Find the model and check the prompts against it, its weights still unread."""
-    from quasar.hf import loading
-
-    source = loading.find_model(run.config.model, run.registry.model(run.config.model), quiet)
-    conversations = Conversations(loading.load_tokenizer(source), run.config.chat_template)
-    check_lengths(run, conversations, source.max_length)
-    return source, conversations
-
-
-def _load(
-    run: Run, source: Any, tokenizer: Any, device: str, measurements: dict[str, Any] | None = None
-) -> dict[str, Pipeline]:
-    from quasar.hf import loading
-
-    models = loading.LoadedModels(source, device, run.registry, measurements)
-    eos_ids = loading.eos_token_ids(source, tokenizer)
-    return {arm.name: Pipeline(arm.composition, models, tokenizer, eos_ids) for arm in run.arms}
+    model = open_model(run.config.model, run.registry, run.config.device, quiet)
+    conversations = Conversations(model.tokenizer, run.config.chat_template)
+    check_lengths(run, conversations, model.max_length)
+    return model, conversations
 
 
 def _finish(
@@ -104,26 +95,26 @@ def _finish(
     folder: RunFolder,
     pipelines: dict[str, Pipeline],
     conversations: Conversations,
-    where: dict[str, Any],
+    where: RunEnvironment,
     golds: Golds | None,
     quiet: bool,
-) -> dict[str, Any]:
+) -> Results:
     """Count, score, write and show."""
     different = find_differences(run, folder.samples)
-    classify(different, run, folder.samples, pipelines, conversations)
-    parts = {name: pipeline.composition for name, pipeline in pipelines.items()}
-    descriptions = {
-        name: {
-            **each.verifier.describe(),
-            "drafter": each.drafter.describe(),
-            "arm_weight_bytes": sum((each.verifier.storages() | each.drafter.storages()).values()),
-        }
-        for name, each in parts.items()
-    }
-    found = results(run, folder.samples, descriptions, different, where)
-    found["scoring"] = None if golds is None else score(golds, run, folder.samples.values(), quiet)
-    folder.write_results(found, reporting.report(found))
-    run.registry.run_finished(found)
+    judged = classify(different, run, folder.samples, pipelines, conversations)
+    descriptions = {name: describe_arm(pipeline.composition) for name, pipeline in pipelines.items()}
+    found = Results(
+        schema_version=SCHEMA_VERSION,
+        environment=where,
+        model=run.config.model,
+        baseline=run.baseline,
+        added_arms=run.added,
+        published=run.config.published,
+        arms=summarise(run, folder.samples, descriptions),
+        differences=judged,
+        scoring=None if golds is None else score(golds, run, folder.samples.values(), quiet),
+    )
+    run.registry.run_finished(folder.write_results(found, reporting.report(run, found)))
     if not quiet:
         print(reporting.table(found), reporting.exactness(found), reporting.differences(found), sep="\n\n")
         print(reporting.busy(found), end="")

@@ -150,6 +150,7 @@ def load_run(
     limit: int | None = None,
     source: str | Sequence[str] | None = None,
     with_data: bool = True,
+    registry: Registry | None = None,
 ) -> Run:
     """Read and check a comparison.
 
@@ -160,6 +161,7 @@ def load_run(
         limit: prompts per task; beats the file.
         source: data source or several; beats the file.
         with_data: read the prompts too.
+        registry: what is installed, from ``load_registry``; looked up if left out.
 
     Raises:
         QuasarError: the first mistake found, in one line.
@@ -169,7 +171,7 @@ def load_run(
     raw = apply_overrides(raw, overrides)
     config = validate(RunConfig, raw, where)
     base = file.parent if file is not None else None
-    registry = load_registry([_resolve(name, base) for name in config.plugins])
+    registry = (registry or load_registry()).with_files([_resolve(name, base) for name in config.plugins])
     arms, added = _arms(config, registry, where)
     baseline = _baseline(config, arms, where)
     for name in config.published.keys() - config.pipelines.keys():

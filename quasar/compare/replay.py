@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from quasar.core.batch import Request
 from quasar.core.components import Verifier
 from quasar.core.context import Context
 from quasar.core.distributions import soft_distributions
+from quasar.core.requests import Request
 from quasar.core.rows import Row, TokenView
 from quasar.core.streams import Streams, exponentials
 from quasar.core.types import Draft

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from quasar.compare.report_sections import levels, policies, published, scores
-from quasar.compare.results import OVERALL
+from quasar.compare.config import Run
+from quasar.compare.report_sections import levels, overall, policies, published, scores
+from quasar.compare.results import ArmResult, Results
 from quasar.compare.tables import arm_name, grid, number, share
 from quasar.machine import is_busy
 
@@ -21,60 +21,55 @@ _DEFINITIONS = """\
   verifier.
 - `memory`: weights and key-value cache that the arm needs; arms of one run share what they can."""
 
-Column = tuple[str, Callable[[Mapping[str, Any]], str]]
+Column = tuple[str, Callable[[ArmResult], str]]
 
 
-def _interval(entry: Mapping[str, Any]) -> str:
-    low_high = entry["speedup_ci95"]
-    shown = number(entry["speedup"])
+def _interval(arm: ArmResult) -> str:
+    low_high = arm.speedup_ci95
+    shown = number(arm.speedup)
     return shown if low_high is None else f"{shown} [{low_high[0]:.2f}, {low_high[1]:.2f}]"
 
 
 _COLUMNS: tuple[Column, ...] = (
     ("arm", arm_name),
-    ("tok/s", lambda e: number(e["tokens_per_second"], ".1f")),
+    ("tok/s", lambda arm: number(arm.tokens_per_second, ".1f")),
     ("speedup", _interval),
-    ("end to end", lambda e: number(e["speedup_end_to_end"])),
-    ("own", lambda e: number(e["speedup_own_precision"])),
-    ("L", lambda e: number(e["acceptance_length"])),
-    ("accept", lambda e: share(e["acceptance_rate"])),
-    ("drafts", lambda e: share(e["draft_rate"])),
-    ("step", lambda e: number(e["step_cost"])),
-    ("same", lambda e: share(e["exact_match"])),
-    ("same own", lambda e: share(e["exact_match_own_precision"])),
-    ("memory", lambda e: f"{e['peak_memory_bytes'] / 2**20:.0f} MiB"),
+    ("end to end", lambda arm: number(arm.speedup_end_to_end)),
+    ("own", lambda arm: number(arm.speedup_own_precision)),
+    ("L", lambda arm: number(arm.acceptance_length)),
+    ("accept", lambda arm: share(arm.acceptance_rate)),
+    ("drafts", lambda arm: share(arm.draft_rate)),
+    ("step", lambda arm: number(arm.step_cost)),
+    ("same", lambda arm: share(arm.exact_match)),
+    ("same own", lambda arm: share(arm.exact_match_own_precision)),
+    ("memory", lambda arm: f"{arm.peak_memory_bytes / 2**20:.0f} MiB"),
 )
 
 
-def table(results: Mapping[str, Any]) -> str:
+def table(results: Results) -> str:
     """Return the overall table and the one of speed and acceptance length per task, as Markdown text."""
-    entries: Sequence[Mapping[str, Any]] = results["arms"]
-    tasks = list(dict.fromkeys(entry["task"] for entry in entries))
-    overall = [[show(entry) for _, show in _COLUMNS] for entry in entries if entry["task"] == OVERALL]
-    names = list(dict.fromkeys(entry["name"] for entry in entries))
-    cells = {(e["name"], e["task"]): f"{number(e['speedup'])} / {number(e['acceptance_length'])}" for e in entries}
-    shown = {e["name"]: arm_name(e) for e in entries}
-    by_task = [[shown[name], *(cells[name, task] for task in tasks)] for name in names]
+    tasks = list(dict.fromkeys(arm.task for arm in results.arms))
+    cells = {(arm.name, arm.task): f"{number(arm.speedup)} / {number(arm.acceptance_length)}" for arm in results.arms}
+    by_task = [[arm_name(arm), *(cells[arm.name, task] for task in tasks)] for arm in overall(results)]
     return (
-        grid([title for title, _ in _COLUMNS], overall)
-        + f"\n\nSpeedup over '{results['baseline']}' / acceptance length, per task:\n\n"
+        grid([title for title, _ in _COLUMNS], [[show(arm) for _, show in _COLUMNS] for arm in overall(results)])
+        + f"\n\nSpeedup over '{results.baseline}' / acceptance length, per task:\n\n"
         + grid(["arm", *tasks], by_task)
         + "".join(f"\n\n{each}" for show in (levels, policies, published, scores) if (each := show(results)))
     )
 
 
-def exactness(results: Mapping[str, Any]) -> str:
+def exactness(results: Results) -> str:
     """Return one line per arm: what it is exact with respect to, and on which backend it ran."""
     lines = []
-    for entry in results["arms"]:
-        if entry["task"] == OVERALL:
-            claim = (
-                f"{entry['reason']}, exact with respect to {entry['exact_with_respect_to'] or 'nothing'}"
-                if entry["relaxed"]
-                else f"exact with respect to {entry['exact_with_respect_to']}"
-            )
-            lines.append(f"- {entry['name']}: {claim}; {entry['backend']} backend, {entry['dtype']}.")
-    backends = {entry["backend"] for entry in results["arms"]}
+    for arm in overall(results):
+        claim = (
+            f"{arm.reason}, exact with respect to {arm.exact_with_respect_to or 'nothing'}"
+            if arm.relaxed
+            else f"exact with respect to {arm.exact_with_respect_to}"
+        )
+        lines.append(f"- {arm.name}: {claim}; {arm.backend} backend, {arm.dtype}.")
+    backends = {arm.backend for arm in results.arms}
     if len(backends) > 1:
         lines.append(
             f"- The arms ran on different backends ({', '.join(sorted(map(str, backends)))}): their speeds differ by "
@@ -83,16 +78,14 @@ def exactness(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def differences(results: Mapping[str, Any]) -> str:
+def differences(results: Results) -> str:
     """Return the list of answers that left the text of plain decoding with the same verifier, with the gaps."""
-    found = results["differences"]
-    if not found:
+    if not results.differences:
         return "Every arm that promises plain decoding's text gave it, token for token."
     rows = [
-        [entry["arm"], str(entry["question_id"]), str(entry["turn"]), str(entry["repeat"]), str(entry["position"]),
-         " / ".join(map(str, entry["token_ids"])), number(entry.get("top_two_gap"), ".4f"),
-         number(entry.get("drift"), ".4f"), entry.get("kind", "n/a")]
-        for entry in found
+        [each.arm, str(each.question_id), str(each.turn), str(each.repeat), str(each.position),
+         " / ".join(map(str, each.token_ids)), number(each.top_two_gap, ".4f"), number(each.drift, ".4f"), each.kind]
+        for each in results.differences
     ]  # fmt: skip
     head = ["arm", "question", "turn", "repeat", "position", "token / plain", "gap", "drift", "kind"]
     return (
@@ -103,10 +96,10 @@ def differences(results: Mapping[str, Any]) -> str:
     )
 
 
-def busy(results: Mapping[str, Any]) -> str:
+def busy(results: Results) -> str:
     """Return a warning, if something else ran on the machine when the run began; else nothing."""
-    others = results["environment"]["busy_processors_at_start"]
-    if not is_busy(others):
+    others = results.environment.busy_processors_at_start
+    if others is None or not is_busy(others):
         return ""
     return (
         f"\nThe machine was busy when this run began (others used {others:.1f} processors): threads wait for each\n"
@@ -114,20 +107,17 @@ def busy(results: Mapping[str, Any]) -> str:
     )
 
 
-def report(results: Mapping[str, Any]) -> str:
+def report(run: Run, results: Results) -> str:
     """Return ``report.md``."""
-    environment = results["environment"]
-    configuration = environment["configuration"]
-    sampling = configuration["sampling"]
-    versions = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-    data = configuration["data"]
-    prompts = data["source"] if isinstance(data["source"], str) else ", ".join(data["source"])
+    where, sampling, data = results.environment, run.sampling, run.config.data
+    versions = ", ".join(f"{name} {version}" for name, version in where.packages.items())
+    prompts = data.source if isinstance(data.source, str) else ", ".join(data.source)
     return "\n".join([
-        f"# {results['model']}: {', '.join(configuration['pipelines'])}",
+        f"# {results.model}: {', '.join(arm.name for arm in run.arms)}",
         "",
-        f"Temperature {sampling['temperature']:g}, up to {sampling['max_new_tokens']} new tokens, seed "
-        f"{sampling['seed']}, {configuration['repeats']} repeat(s), batch 1, prompts "
-        f"`{prompts}` (limit {data['limit'] or 'none'} a task).",
+        f"Temperature {sampling.temperature:g}, up to {sampling.max_new_tokens} new tokens, seed "
+        f"{sampling.seed}, {run.config.repeats} repeat(s), batch 1, prompts "
+        f"`{prompts}` (limit {data.limit or 'none'} a task).",
         "",
         table(results),
         "",
@@ -143,8 +133,8 @@ def report(results: Mapping[str, Any]) -> str:
         "",
         "## Where it ran",
         "",
-        f"{environment['device_name']}, {environment['threads']} threads, {environment['platform']}; "
-        f"quasar {environment['quasar']} ({environment['git_revision'] or 'no git revision'}), {versions}. "
+        f"{where.device_name}, {where.threads} threads, {where.platform}; "
+        f"quasar {where.quasar} ({where.git_revision or 'no git revision'}), {versions}. "
         "Every resolved setting is in `results.json`.",
         busy(results),
     ])  # fmt: skip

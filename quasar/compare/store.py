@@ -6,13 +6,17 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter
+
 from quasar.compare.counting import Sample
+from quasar.compare.levels import LevelCounts
+from quasar.compare.results import SCHEMA_VERSION, Results
 from quasar.core.errors import ConfigError
 
-SCHEMA_VERSION = 1
 Key = tuple[int | str, int, str, int]
 """question id, turn, arm, repeat: every one of them is in a finished run exactly once."""
 
@@ -33,10 +37,12 @@ class SampleRecord(Sample):
         rows_forwarded: verifier columns in decode, padding included.
         seconds_to_first_token: seconds from the request to the first committed token.
         cache_bytes: bytes of the key-value cache.
-        levels: counts of each level inside the drafter, outermost first; see ``quasar.compare.levels``.
+        levels: counts of each level inside the drafter, outermost first.
         layers_forwarded: decoder layers of the verifier's model in decode, summed over columns; drafting with them is
             included.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     seed: int
     prompt_hash: str
@@ -49,19 +55,33 @@ class SampleRecord(Sample):
     rows_forwarded: int
     seconds_to_first_token: float
     cache_bytes: int
-    levels: tuple[dict[str, Any], ...] = ()
+    levels: tuple[LevelCounts, ...] = ()
     layers_forwarded: int = 0
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SampleRecord:
         """Return the sample of a parsed line; raises ``TypeError`` for keys of another version."""
         frozen: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        return cls(**frozen)
+        levels = tuple(LevelCounts(**counts) for counts in frozen.pop("levels", ()))
+        return cls(**frozen, levels=levels)
 
     @property
     def key(self) -> Key:
         """What the sample is the only one of."""
         return (self.question_id, self.turn, self.arm, self.repeat)
+
+
+@cache
+def results_type() -> TypeAdapter[Results]:
+    """Return what lays results out, reads them and describes their layout."""
+    return TypeAdapter(Results)
+
+
+def lay_out(results: Results) -> dict[str, Any]:
+    """Return what ``results.json`` holds."""
+    # Not pydantic's own JSON: that writes numbers that JSON does not know as nothing.
+    laid_out: dict[str, Any] = json.loads(json.dumps(results_type().dump_python(results), allow_nan=False))
+    return laid_out
 
 
 class RunFolder:
@@ -131,10 +151,12 @@ class RunFolder:
         if self.measurements:
             _write(self._measurements_file, self.measurements)
 
-    def write_results(self, results: dict[str, Any], report: str) -> None:
-        """Write ``results.json`` and ``report.md``, each whole or not at all."""
-        _write(self.path / "results.json", results)
+    def write_results(self, results: Results, report: str) -> dict[str, Any]:
+        """Write ``results.json`` and ``report.md``, each whole or not at all; returns what the former holds."""
+        laid_out = lay_out(results)
+        _write(self.path / "results.json", laid_out)
         _write_text(self.path / "report.md", report)
+        return laid_out
 
 
 def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from quasar.compare.results import ArmResult
 
 
 def number(value: float | None, form: str = ".2f") -> str:
@@ -16,9 +17,9 @@ def share(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.0f} %"
 
 
-def arm_name(entry: Mapping[str, Any]) -> str:
+def arm_name(arm: ArmResult) -> str:
     """Return an arm's name; a relaxed arm says so everywhere."""
-    return f"{entry['name']}{' (relaxed)' if entry['relaxed'] else ''}"
+    return f"{arm.name}{' (relaxed)' if arm.relaxed else ''}"
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""What multiplies: a backend runs a loaded model, in full precision or in W8A8, by kernels of its own."""
+"""What multiplies: a backend runs a loaded model, as a whole or its linear layers one by one, in some precisions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import ClassVar, Literal
 from pydantic import ValidationInfo
 
 from quasar.core.errors import did_you_mean
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
 
-Precision = Literal["full", "int8"]
-"""``full``: the weights as they are. ``int8``: int8 weights per output channel, int8 activations per row."""
-
+Precision = Literal["full", "int8", "fp8", "int4"]
+"""``full``: the weights as they are. ``int8``: int8 weights per output channel, int8 activations per row. ``fp8``
+and ``int4`` are the formats of the verifiers of these names."""
 
 STOCK = "torch"
-"""What no plugin serves: the model as transformers wrote it, on torch's kernels."""
+"""What ``backend:`` says for the model as transformers wrote it, on torch's kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Built:
     Attributes:
         model: runs blocks.
         backend: the backend's name, as users see it; with what it left to torch, if anything.
-        converted: names of the layers that multiply in int8.
-        skipped: ``name: reason`` of the linear layers that do not.
+        converted: names of the layers that were quantised.
+        skipped: ``name: reason`` of the linear layers that were not.
     """
 
     model: LanguageModel
@@ -61,16 +61,22 @@ def check_name(name: str, info: ValidationInfo, others: Iterable[str] = ()) -> s
 class Backend(ABC):
     """A family of kernels; plugins add theirs through the hook ``quasar_backends``.
 
-    A backend serves both precisions, so that a comparison of the two stands on equal engineering. It must not change
-    the model it is given: weights are shared with other arms.
+    A backend of a plugin should serve full precision and int8, so that a comparison of the two stands on equal
+    engineering; ``auto`` takes no other. It must not change the model it is given: weights are shared with other arms.
 
     Attributes:
         name: what ``backend:`` says in YAML.
+        precisions: what it can build.
         activation_bits: most bits that activations may have beside int8 weights.
+        weight_steps: integers on either side of zero that its int8 weights have.
+        by_name_only: ``auto`` and ``torch`` never stand for it.
     """
 
     name: ClassVar[str]
+    precisions: ClassVar[tuple[Precision, ...]] = ("full", "int8")
     activation_bits: ClassVar[int] = 8
+    weight_steps: ClassVar[int] = 127
+    by_name_only: ClassVar[bool] = False
 
     @classmethod
     def summary(cls) -> str:
@@ -84,14 +90,14 @@ class Backend(ABC):
 
     @classmethod
     @abstractmethod
-    def refuses(cls, model: LanguageModel) -> str | None:
+    def refuses(cls, model: EditableModel) -> str | None:
         """Return why the backend cannot serve ``model`` (device, dtype), in one line; ``None`` if it can."""
 
     @classmethod
     @abstractmethod
     def build(
         cls,
-        model: LanguageModel,
+        model: EditableModel,
         precision: Precision,
         *,
         quantize_lm_head: bool = False,
@@ -102,7 +108,7 @@ class Backend(ABC):
 
         Args:
             model: of its own modules (a ``sharing_copy``): its layers may be replaced, its tensors may not be changed.
-            precision: what the linear layers compute in.
+            precision: what the linear layers compute in, one of ``precisions``.
             quantize_lm_head: int8 for the projection to the vocabulary too.
             keep: names of layers that stay in full precision.
             activation_bits: of the inputs of int8 layers, at most the attribute of that name.

@@ -1,44 +1,19 @@
-"""A running batch: what is committed, when each request ends, and what every step did."""
+"""A running batch: its requests, and what every step did to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import torch
 
 from quasar.core import trees
 from quasar.core.components import Drafter, Verifier
 from quasar.core.context import Context
-from quasar.core.errors import CapacityError, ConfigError, ContractError
+from quasar.core.errors import ContractError
 from quasar.core.records import Generation, StepRecord
-from quasar.core.rows import LogitsProcessor, Row, TokenView
-from quasar.core.sampling import SamplingParams
-from quasar.core.stopping import StopRule
+from quasar.core.requests import Request, RunningRequest
+from quasar.core.rows import Row, TokenView
+from quasar.core.stopping import NewTokens, StopRule
 from quasar.core.streams import Streams
 from quasar.core.types import Acceptance, Verification
-
-Commit = tuple[int, list[int]]
-"""A row, and the ids that are final by now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One text to continue.
-
-    Attributes:
-        prompt_token_ids: at least one id.
-        sampling: the request's parameters.
-        prompt_id: names the prompt in the random streams.
-        sample_index: which of several samples of it.
-        processors: logits processors, already built from ``sampling``.
-    """
-
-    prompt_token_ids: Sequence[int]
-    sampling: SamplingParams
-    prompt_id: str = ""
-    sample_index: int = 0
-    processors: tuple[LogitsProcessor, ...] = ()
 
 
 class Batch:
@@ -46,6 +21,7 @@ class Batch:
 
     Attributes:
         context: what components get.
+        running: the requests; those that have ended stay.
 
     Args:
         requests: the texts to continue.
@@ -69,20 +45,14 @@ class Batch:
     ) -> None:
         self._verifier, self._drafter = verifier, drafter
         max_length = verifier.max_length()
-        self._ids = [list(request.prompt_token_ids) for request in requests]
-        self._prompts = [len(ids) for ids in self._ids]
-        self._rules = [
-            StopRule(request.sampling, eos_ids, length, max_length, decode)
-            for request, length in zip(requests, self._prompts, strict=True)
+        self.running = [
+            RunningRequest(r, StopRule(r.sampling, eos_ids, len(r.prompt_token_ids), max_length, decode))
+            for r in requests
         ]
-        self._reasons: list[str | None] = [None] * len(requests)
-        self._records: list[list[StepRecord]] = [[] for _ in requests]
-        self._inner: list[list[StepRecord]] = [[] for _ in requests]
-        self._logprobs: list[list[float] | None] = [[] if r.sampling.logprobs else None for r in requests]
         self._columns, self._layers = 0, 0
         rows = tuple(
-            Row(TokenView(ids), len(ids), r.prompt_id, r.sample_index, r.sampling, r.processors)
-            for ids, r in zip(self._ids, requests, strict=True)
+            Row(TokenView(own.token_ids), own.prompt_length, r.prompt_id, r.sample_index, r.sampling, r.processors)
+            for own, r in zip(self.running, requests, strict=True)
         )
         streams = Streams([(r.sampling.seed, r.prompt_id, r.sample_index) for r in requests])
         self.context = Context(rows, streams, level, coupled, tuple(eos_ids))
@@ -90,34 +60,32 @@ class Batch:
     def go_on_from(self, previous: Context) -> None:
         """Take over what the verifier holds of an earlier batch, so that a common beginning is not forwarded again."""
         self.context.adopt(previous, self._verifier)
-        self._columns = self._verifier.positions_forwarded(self.context)
-        self._layers = self._verifier.layers_forwarded(self.context)
+        self._columns, self._layers = self._forwarded()
 
     def begin_with(self, verification: Verification) -> None:
         """Note what the verifier says of the prompts, in a step that commits nothing and is not recorded."""
         self.context.verification = verification
-        self._columns = self._verifier.positions_forwarded(self.context)
-        self._layers = self._verifier.layers_forwarded(self.context)
+        self._columns, self._layers = self._forwarded()
 
     @property
     def finished(self) -> bool:
         """Whether every request has ended."""
-        return all(self._reasons)
+        return all(request.finish_reason for request in self.running)
 
     def budget(self) -> tuple[int, ...]:
-        """Longest useful draft per row: one place of what is left belongs to the correction or bonus token."""
-        return tuple(
-            0 if reason else rule.limit - (len(ids) - prompt) - 1
-            for reason, rule, ids, prompt in zip(self._reasons, self._rules, self._ids, self._prompts, strict=True)
-        )
+        """Longest useful draft per row."""
+        return tuple(request.budget for request in self.running)
 
-    def commit(self, verification: Verification, acceptance: Acceptance, acceptor: str) -> list[Commit]:
+    def commit(self, verification: Verification, acceptance: Acceptance, acceptor: str) -> list[NewTokens]:
         """Append what was accepted, as far as the stop rules let it.
 
         Args:
             verification: of this step; components see it in the next one.
             acceptance: of this step.
             acceptor: name of the component that returned it.
+
+        Returns:
+            What was appended to every request that was still running.
 
         Raises:
             ContractError: the acceptance is not a path of the draft.
@@ -126,25 +94,22 @@ class Batch:
         drafted = verification.draft.rows
         paths, counts, last = acceptance.path.tolist(), acceptance.num_accepted.tolist(), acceptance.next_token.tolist()
         commits = []
-        for row in [row for row, reason in enumerate(self._reasons) if reason is None]:
+        for row, request in enumerate(self.running):
+            if request.finish_reason is not None:
+                continue
             if not 0 <= counts[row] <= len(paths[row]):
                 raise ContractError(
                     f"acceptor '{acceptor}' accepted {counts[row]} tokens on a path of {len(paths[row])}."
                 )
             path = paths[row][: counts[row]]
             new = [drafted[row][0][slot - 1] for slot in path] + [last[row]]
-            keep, self._reasons[row] = self._rules[row].cut(self._ids[row][self._prompts[row] :], new)
-            self._ids[row].extend(new[:keep])
-            found = self._logprobs[row]
-            if found is not None:
-                found += _log_probabilities(verification, row, [0, *path][:keep], new[:keep])
-            commits.append((row, new[:keep]))
+            commits.append(request.commit(NewTokens(row, new, [0, *path], verification)))
         return commits
 
     def record(
         self,
         acceptance: Acceptance,
-        commits: Sequence[Commit],
+        commits: Sequence[NewTokens],
         is_prefill: bool,
         seconds: tuple[float, float, float],
     ) -> list[StepRecord]:
@@ -157,41 +122,31 @@ class Batch:
             seconds: of drafting, verifying, and accepting with committing.
 
         Returns:
-            The records of pipelines inside the drafter, then the step's own; nothing on an inner level, which leaves
-            its records with the outermost pipeline.
+            The records of pipelines inside the drafter, then the step's own, one for each request; nothing on an inner
+            level, which leaves its records with the outermost pipeline.
         """
         verification = self.context.verification
         assert verification is not None
-        batch, draft = self.context.batch, verification.draft
-        depths, nodes = trees.longest_paths(draft), [len(tokens) for tokens, _ in draft.rows]
-        counts = acceptance.num_accepted.tolist()
-        kept = {row: len(ids) for row, ids in commits}
-        columns, layers = (
-            self._verifier.positions_forwarded(self.context),
-            self._verifier.layers_forwarded(self.context),
-        )
-        record = StepRecord(
-            is_prefill,
-            tuple(nodes[row] if row in kept else 0 for row in range(batch)),
-            tuple(depths[row] if row in kept else 0 for row in range(batch)),
-            tuple(min(counts[row], kept.get(row, 0)) for row in range(batch)),
-            tuple(kept.get(row, 0) for row in range(batch)),
-            columns - self._columns,
-            *seconds,
-            self.context.level,
-            layers - self._layers,
-        )
+        draft, level = verification.draft, self.context.level
+        depths, accepted = trees.longest_paths(draft), acceptance.num_accepted.tolist()
+        columns, layers = self._forwarded()
+        written = []
+        for new in commits:
+            row, committed = new.row, len(new.token_ids)
+            nodes = len(draft.rows[row][0])
+            counts = (nodes, depths[row], min(accepted[row], committed), committed)
+            step = StepRecord(is_prefill, *counts, columns - self._columns, *seconds, level, layers - self._layers)
+            written.append((row, step))
         self._columns, self._layers = columns, layers
         inner = self.context.inner_steps
-        if self.context.level:
-            inner.append((record, tuple(kept)))
+        if level:
+            inner += written
             return []
-        for row in kept:
-            self._records[row].append(record.of_row(row))
-        for step, rows in inner:
-            for row in rows:
-                self._inner[row].append(step.of_row(row))
-        records = [*(step for step, _ in inner), record]
+        for row, step in inner:
+            self.running[row].inner_steps.append(step)
+        for row, step in written:
+            self.running[row].steps.append(step)
+        records = [step for _, step in (*inner, *written)]
         inner.clear()
         return records
 
@@ -199,43 +154,8 @@ class Batch:
         """Return what became of every request."""
         held = self._verifier.peak_bytes(self.context)
         held += 0 if self._drafter is None else self._drafter.peak_bytes(self.context)
-        return [
-            Generation(
-                tuple(ids[prompt:]),
-                str(reason),
-                tuple(records),
-                held,
-                None if found is None else tuple(found),
-                tuple(inner),
-            )
-            for ids, prompt, reason, records, found, inner in zip(
-                self._ids, self._prompts, self._reasons, self._records, self._logprobs, self._inner, strict=True
-            )
-        ]
+        return [request.generation(held) for request in self.running]
 
-
-def _log_probabilities(
-    verification: Verification, row: int, slots: Sequence[int], tokens: Sequence[int]
-) -> list[float]:
-    """Log-probability of each token, given the slot that it follows; the model's own, before every processor."""
-    logits = verification.logits[row] if verification.logits is not None else verification.probs[row].log()
-    wanted = logits[list(slots)]  # [tokens, vocab]
-    distributions = (wanted if wanted.dtype == torch.float64 else wanted.float()).log_softmax(dim=-1)
-    found: list[float] = distributions[range(len(tokens)), list(tokens)].tolist()
-    return found
-
-
-def check_prompt(request: Request, max_length: int | None) -> None:
-    """Refuse a prompt that cannot be continued.
-
-    Raises:
-        CapacityError: it leaves no room in the model.
-        ConfigError: it is empty.
-    """
-    if not request.prompt_token_ids:
-        raise ConfigError(f"prompt '{request.prompt_id}' has no tokens; give it at least one.")
-    if max_length is not None and len(request.prompt_token_ids) >= max_length:
-        raise CapacityError(
-            f"prompt '{request.prompt_id}' has {len(request.prompt_token_ids)} tokens, and the model holds "
-            f"{max_length} with at least one new one; shorten the prompt or take another model."
-        )
+    def _forwarded(self) -> tuple[int, int]:
+        """Return the columns and layers that the verifier has run so far."""
+        return self._verifier.positions_forwarded(self.context), self._verifier.layers_forwarded(self.context)

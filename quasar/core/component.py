@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from quasar.core.context import Context
+from quasar.core.description import Description
 
 if TYPE_CHECKING:
     from quasar.core.providers import ModelProvider
@@ -113,9 +114,12 @@ class Component(ABC):
         for part in self.parts():
             part.load(models)
 
-    def describe(self) -> dict[str, Any]:
-        """Return what reports should say of the loaded component, e.g. backend, dtype and bytes of weights."""
-        return {}
+    def describe(self) -> Description:
+        """Return what reports should say of the loaded component, e.g. backend, dtype and bytes of weights.
+
+        Read it with ``quasar.core.description.description_of``: a plugin may return the flat layout as a mapping.
+        """
+        return Description()
 
     def parts(self) -> Iterator[Component]:
         """Iterate over the components among the options."""

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from quasar.core.component import Component
 from quasar.core.context import Context
+from quasar.core.models import LanguageModel
 from quasar.core.sampling import SamplingParams
 from quasar.core.types import Acceptance, Draft, Verification
 
@@ -106,6 +107,14 @@ class Verifier(Component):
         ``None`` for a verifier whose distribution depends on what is drafted: nothing can be exact with respect to it.
         """
         return "the model in full precision" if self.precision == FULL else f"the model in {self.precision}"
+
+    def language_model(self) -> LanguageModel | None:
+        """Return the model whose distributions these are, once it is loaded; ``None`` where there is not the one model.
+
+        By default the attribute ``model``, for verifiers that have it.
+        """
+        model: LanguageModel | None = getattr(self, "model", None)
+        return model
 
     def max_length(self) -> int | None:
         """Longest sequence the loaded model takes, in tokens; ``None`` for no limit."""

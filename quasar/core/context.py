@@ -31,7 +31,7 @@ class Context:
         coupled: draft tokens are to be drawn with the target's noise; see ``draft_keys``.
         eos_ids: ids that end a text.
         verification: the last step's verification with the logits of *all* its nodes; ``None`` before the first.
-        inner_steps: records of pipelines inside the drafter, each with the rows that took part, since the last step.
+        inner_steps: records of pipelines inside the drafter since the last step, each with the row that it is of.
     """
 
     rows: tuple[Row, ...]
@@ -40,7 +40,7 @@ class Context:
     coupled: bool = False
     eos_ids: tuple[int, ...] = ()
     verification: Verification | None = None
-    inner_steps: list[tuple[StepRecord, tuple[int, ...]]] = field(default_factory=list, repr=False)
+    inner_steps: list[tuple[int, StepRecord]] = field(default_factory=list, repr=False)
     _scratch: dict[int, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -70,7 +70,7 @@ class Context:
         return torch.tensor([len(row.token_ids) for row in self.rows])
 
     def draft_keys(self, nodes: Tensor, depths: Tensor) -> Tensor:
-        """Return the keys for drawing draft tokens with ``quasar.core.streams.draw``.
+        """Return the keys for drawing draft tokens with ``quasar.core.draw``.
 
         Args:
             nodes: number of each draw in this step, no two alike in a row, ``[batch, n]`` int64.
@@ -137,11 +137,25 @@ class Context:
         return replace(self, streams=self.streams.part(number))
 
     def verification_of(self, draft: Draft, logits: Tensor) -> Verification:
-        """Return the verification that a target's logits make, ``[batch, nodes + 1, vocab]``."""
+        """Return the verification that a target's logits make.
+
+        Args:
+            draft: what is verified.
+            logits: ``[batch, nodes + 1, vocab]``, row ``s`` following slot ``s``, before every processor.
+        """
         return Verification(draft, target_distributions(logits, draft, self.rows), logits)
 
     def distributions(self, logits: Tensor, draft: Draft) -> Tensor:
-        """Turn logits into distributions, target's or draft's; see ``quasar.core.distributions.slot_distributions``."""
+        """Turn logits into distributions, target's or draft's: processors and temperature of every slot's own request.
+
+        Args:
+            logits: ``[batch, slots, vocab]``, any float dtype; row ``s`` follows the committed ids and the draft tokens
+                on the path to slot ``s``.
+            draft: gives those paths; its first ``slots - 1`` nodes are used.
+
+        Returns:
+            ``[batch, slots, vocab]`` float32, or float64 if the logits are.
+        """
         return slot_distributions(logits, draft, self.rows)
 
     # Earlier names, which components of plugins may still use.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from quasar.core.batch import Batch, Commit, Request, check_prompt
+from quasar.core.batch import Batch
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.draft_contract import check_draft
 from quasar.core.records import Generation, StepRecord
+from quasar.core.requests import Request, check_prompt
 from quasar.core.step_contract import check_acceptance, check_verification
+from quasar.core.stopping import NewTokens
 from quasar.core.types import Draft, Verification
 
 __all__ = ["Engine", "Listener", "Request"]
@@ -27,7 +29,7 @@ class Engine:
         acceptor: decides.
         eos_ids: ids that end a text.
         decode: ids to text, for stop strings.
-        on_step: called with the record of every step.
+        on_step: called with the record of every step and request; those of pipelines inside the drafter come first.
         clock: seconds; on a device that runs ahead of the host, one that waits for it.
         level: 0 for the outermost pipeline.
     """
@@ -62,9 +64,9 @@ class Engine:
         """
         batch = self.start(requests)
         while not batch.finished:
-            for row, ids in self.step(batch):
+            for new in self.step(batch):
                 if listener is not None:
-                    listener(row, ids)
+                    listener(new.row, new.token_ids)
         return batch.generations()
 
     def start(self, requests: Sequence[Request]) -> Batch:
@@ -79,8 +81,8 @@ class Engine:
         couples = self.acceptor.couples
         return Batch(requests, self.verifier, self._eos_ids, self._decode, self._level, couples, self.drafter)
 
-    def step(self, batch: Batch) -> list[Commit]:
-        """Propose, verify, accept, commit; returns the committed ids of every row that was still running."""
+    def step(self, batch: Batch) -> list[NewTokens]:
+        """Propose, verify, accept, commit; returns what was committed to every request that was still running."""
         is_prefill = batch.context.verification is None
         started = self._clock()
         draft = self._read(batch) if is_prefill else self._propose(batch)

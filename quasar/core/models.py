@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from quasar.core.cache import KVCache
 from quasar.core.decoders import Decoder, LinearLayer
+from quasar.core.description import Description
+
+Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
+"""What an option ``dtype`` may say; ``auto`` is the checkpoint's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,19 @@ class LanguageModel(Protocol):
         """Run one block; returns logits of its last ``num_logits`` columns, ``[batch, num_logits, vocab]``."""
         ...
 
-    def sharing_copy(self) -> LanguageModel:
+    def storages(self) -> dict[int, int]:
+        """Return the bytes of every weight and buffer by the identity of its storage, so that sharing is seen."""
+        ...
+
+
+class EditableModel(LanguageModel, Protocol):
+    """A ``LanguageModel`` whose parts can be looked at and replaced: what models are loaded as.
+
+    Whoever only runs blocks asks for a ``LanguageModel``, so a backend need not answer for layers that it has taken
+    apart.
+    """
+
+    def sharing_copy(self) -> EditableModel:
         """Return a model with modules of its own over the same tensors: replacing a layer in it changes no other."""
         ...
 
@@ -95,11 +111,7 @@ class LanguageModel(Protocol):
         """
         ...
 
-    def storages(self) -> dict[int, int]:
-        """Return the bytes of every weight and buffer by the identity of its storage, so that sharing is seen."""
-        ...
-
-    def without_layers(self, dropped: Collection[int]) -> LanguageModel:
+    def without_layers(self, dropped: Collection[int]) -> EditableModel:
         """Return a model over the same tensors that lacks these decoder layers, numbered from 0."""
         ...
 
@@ -138,10 +150,10 @@ class StagedModel(LanguageModel, Protocol):
         ...
 
 
-def describe(model: LanguageModel) -> dict[str, object]:
+def describe(model: LanguageModel) -> Description:
     """Return dtype, device and bytes of weights, for reports."""
-    return {
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "weight_bytes": sum(model.storages().values()),
-    }
+    return Description(
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        weight_bytes=sum(model.storages().values()),
+    )

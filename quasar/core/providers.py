@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from quasar.core.backends import Backend
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel
 
 Made = TypeVar("Made")
 
@@ -79,7 +79,7 @@ class ModelProvider(Protocol):
     device: str
     measurements: dict[str, Any]
 
-    def target(self, dtype: str = "auto") -> LanguageModel:
+    def target(self, dtype: str = "auto") -> EditableModel:
         """Return the pipeline's target model in ``dtype`` (``auto`` is the checkpoint's)."""
         ...
 
@@ -91,7 +91,7 @@ class ModelProvider(Protocol):
         """Return what ``make`` made under ``key``, made once: two arms with one precision share a model."""
         ...
 
-    def other(self, name: str, dtype: str = "auto") -> LanguageModel:
+    def other(self, name: str, dtype: str = "auto") -> EditableModel:
         """Return the model that a pipeline would find under ``name``: a built-in name, a folder or a hub id."""
         ...
 

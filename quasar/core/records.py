@@ -1,20 +1,24 @@
-"""What is written down of a running batch: one record a step, and what became of each request."""
+"""What is written down of a running batch: one record a step and request, and what became of each request."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """Host numbers of one step, the raw material of every statistic.
+    """Host numbers of one step of one request, the raw material of every statistic.
+
+    The requests of a batch take their steps together. Counts of tokens are each request's own; seconds, positions and
+    layers are the whole step's and stand in the record of every request that took part. Add those up over the records
+    of one request, not over the requests of a batch.
 
     Attributes:
         is_prefill: the step that read the prompt; neither it nor the token that it yields is counted in decode.
-        drafted: draft nodes per row (0 for a row that had finished).
-        depths: longest path of the draft per row, in nodes.
-        accepted: accepted draft tokens per row that were committed, i.e. after the stop rules cut the block.
-        committed: tokens committed per row, correction or bonus included.
+        drafted: draft nodes.
+        depth: longest path of the draft, in nodes.
+        accepted: accepted draft tokens that were committed, i.e. after the stop rule cut the block.
+        committed: tokens committed, correction or bonus included.
         positions_forwarded: verifier columns that were computed, padding included, summed over the batch.
         seconds_draft: time in ``propose``, seconds.
         seconds_verify: time in ``verify``, seconds.
@@ -25,24 +29,16 @@ class StepRecord:
     """
 
     is_prefill: bool
-    drafted: tuple[int, ...]
-    depths: tuple[int, ...]
-    accepted: tuple[int, ...]
-    committed: tuple[int, ...]
+    drafted: int
+    depth: int
+    accepted: int
+    committed: int
     positions_forwarded: int
     seconds_draft: float
     seconds_verify: float
     seconds_accept: float
     level: int = 0
     layers_forwarded: int = 0
-
-    def of_row(self, row: int) -> StepRecord:
-        """Return the part that concerns one request."""
-        if len(self.committed) == 1:
-            return self
-        counts = (self.drafted, self.depths, self.accepted, self.committed)
-        drafted, depths, accepted, committed = ((values[row],) for values in counts)
-        return replace(self, drafted=drafted, depths=depths, accepted=accepted, committed=committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class Generation:
         token_ids: the new tokens, EOS included where the text ended with it.
         finish_reason: ``eos``, ``stop`` (a stop string), ``length`` (``max_new_tokens``) or ``capacity`` (the model's
             maximum length).
-        steps: records of the steps in which this request took part, in order, with its own counts only.
+        steps: records of the steps in which this request took part, in order.
         peak_bytes: bytes that verifier and drafter held for the batch beside their weights.
         logprobs: natural log-probability of each new token under the verifier's model at temperature 1, before every
             processor; ``None`` unless the request asked for it.
@@ -80,17 +76,17 @@ class Generation:
     @property
     def num_drafted(self) -> int:
         """Draft tokens in decode."""
-        return sum(step.drafted[0] for step in self.decode_steps)
+        return sum(step.drafted for step in self.decode_steps)
 
     @property
     def num_accepted(self) -> int:
         """Draft tokens that were accepted and committed."""
-        return sum(step.accepted[0] for step in self.decode_steps)
+        return sum(step.accepted for step in self.decode_steps)
 
     @property
     def acceptance_length(self) -> float | None:
         """Tokens committed ÷ verifier forwards in decode, correction and bonus included; 1.0 for plain decoding."""
-        committed = sum(step.committed[0] for step in self.decode_steps)
+        committed = sum(step.committed for step in self.decode_steps)
         return committed / self.num_steps if self.num_steps else None
 
     @property

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from quasar.core.types import Draft
 
+__all__ = ["depths", "is_chain", "longest_paths", "prefixes", "used", "visibility"]
+
 
 def is_chain(draft: Draft) -> bool:
     """Whether every row is a chain."""

@@ -171,16 +171,11 @@ class Verification:
         draft: the draft that was judged.
         distributions: the target distribution after every processor, at every slot; ``probs`` is the same as a tensor.
         logits: what the model said before the processors, same shape; ``None`` where there is no model.
-        judgements: probability that the prefix ending at a slot is right, ``[batch, nodes + 1]``; only for acceptors
-            that ask for it.
-        hidden_states: last hidden states ``[batch, nodes + 1, hidden]``; only for components that ask for them.
     """
 
     draft: Draft
     distributions: Tensor | OneHot
     logits: Tensor | None = None
-    judgements: Tensor | None = None
-    hidden_states: Tensor | None = None
 
     @cached_property
     def probs(self) -> Tensor:

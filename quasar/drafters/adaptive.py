@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from quasar.core.components import Drafter, DraftsBy, Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
 from quasar.drafters.scheduling.costs import CostTables, measure
@@ -54,7 +55,7 @@ class Adaptive(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        drafter: Drafter = Field(description="Who proposes.")
+        drafter: Drafter = Field(examples=["ngram"], description="Who proposes.")
         max_nodes: int = Field(16, ge=1, le=256, description="Most nodes that may be drafted in a step.")
         costs: dict[int, float] | dict[int, dict[int, float]] | None = Field(
             None,
@@ -117,11 +118,11 @@ class Adaptive(Drafter):
             config = self.config
             self._costs = measure(self._models, verifier, config.drafter, config.max_nodes, config.draft_cost)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """The costs that decide, whether anything is carried over, and what the drafter says."""
         costs = {} if self._costs is None else self._costs.describe()
-        inner = self.config.drafter
-        return {**costs, "carry_over": self.config.carry_over, "drafter": {"use": inner.name, **inner.describe()}}
+        inner = describe_part(self.config.drafter)
+        return Description(details={**costs, "carry_over": self.config.carry_over, "drafter": inner})
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return what the drafter proposes within each row's limit."""

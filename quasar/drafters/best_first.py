@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.types import Draft
 from quasar.models.drafter import ModelDrafter
 from quasar.models.session import Session
@@ -82,7 +82,7 @@ class BestFirst(Drafter):
         """Options."""
 
         drafter: ModelDrafter = Field(
-            description="Whose model drafts; its options for the shape of a draft are not used."
+            examples=["pruned"], description="Whose model drafts; its options for the shape of a draft are not used."
         )
         num_speculative_tokens: int = Field(4, ge=1, le=64, description="Levels, each a forward of the draft model.")
         beam: int = Field(4, ge=1, le=256, description="Nodes that are read on after at each level, children of each.")
@@ -90,9 +90,9 @@ class BestFirst(Drafter):
 
     config: Config
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the drafter with the model says."""
-        return {"drafter": {"use": self.config.drafter.name, **self.config.drafter.describe()}}
+        return Description(details={"drafter": describe_part(self.config.drafter)})
 
     def prefill(self, context: Context) -> None:
         """Forward the prompts, unless none of them leaves room in the model."""

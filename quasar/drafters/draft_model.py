@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from pydantic import Field, model_validator
 
+from quasar.core.description import Description, description_of
 from quasar.core.errors import CompositionError
-from quasar.core.models import LanguageModel
+from quasar.core.models import Dtype, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.drafter import ModelDrafter
 from quasar.models.verifier import ModelVerifier
@@ -31,9 +31,11 @@ class DraftModel(ModelDrafter):
 
         model: str | None = Field(None, description="The draft model: a built-in name, a folder, or a hub id.")
         target_copy: ModelVerifier | None = Field(
-            None, description="Instead of a model: the target as this verifier has it, for example int8 or pruned."
+            None,
+            examples=["int8"],
+            description="Instead of a model: the target as this verifier has it, for example int8 or pruned.",
         )
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+        dtype: Dtype = Field(
             "auto", description="What the draft model computes in; auto is its checkpoint's own dtype."
         )
 
@@ -68,10 +70,11 @@ class DraftModel(ModelDrafter):
             )
         return models.other(name, self.config.dtype)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """What drafts, beside what every model drafter says."""
         copy = self.config.target_copy
-        return {"model": self.model.name, **super().describe(), **({} if copy is None else copy.describe())}
+        said = Description() if copy is None else description_of(copy)
+        return Description.of({"model": self.model.name, **super().describe(), **said})
 
 
 def _difference(target: Mapping[str, int], own: Mapping[str, int]) -> str | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quasar.core.components import Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.models.drafter import SamplingDrafter
 from quasar.models.stages import EarlyExit, early_exit
 
@@ -45,9 +46,9 @@ class LayerSkip(SamplingDrafter):
         """
         self._exit = early_exit(verifier, self.config.exit_layer, self.name, "exit_layer")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """How many layers draft, and of how many."""
-        return {"exit_layer": self._exit.layer, "num_layers": self._exit.model.num_layers}
+        return Description(details={"exit_layer": self._exit.layer, "num_layers": self._exit.model.num_layers})
 
     def max_length(self) -> int | None:
         """Positions of the verifier's model."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quasar.core.components import Drafter, Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.core.types import Draft
 from quasar.models.stages import EarlyExit, early_exit
 
@@ -70,9 +71,9 @@ class PldPlus(Drafter):
         """
         self._exit = early_exit(verifier, self.config.layer, self.name, "layer")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """The layer, and how many there are."""
-        return {"layer": self._exit.layer, "num_layers": self._exit.model.num_layers}
+        return Description(details={"layer": self._exit.layer, "num_layers": self._exit.model.num_layers})
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a chain per row, empty where the last token is new."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quasar.core.description import Description
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.drafter import ModelDrafter
@@ -31,6 +32,6 @@ class Pruned(ModelDrafter):
         self._pruned = pruned_copy(models, options.dtype, options.ratio, options.method, options.backend)
         return self._pruned.model
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Which layers stayed, beside what every model drafter says."""
-        return {**self._pruned.describe(), **super().describe()}
+        return self._pruned.describe(super().describe())

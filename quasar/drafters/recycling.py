@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft, Verification
 from quasar.models.self_sampled import SelfSampledTexts, remembered_self_sampled_texts
@@ -122,10 +122,10 @@ class Recycling(Drafter):
             self._own = remembered_self_sampled_texts(models)
             self._carried = self._start()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the matrix starts with, and whether what is learnt is kept from prompt to prompt."""
         own = {} if self._own is None else {"own_texts": self._own.describe()}
-        return {"carry_over": self.config.carry_over, **own}
+        return Description(details={"carry_over": self.config.carry_over, **own})
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a tree per row, without the nodes whose parent was never seen."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.core.errors import ConfigError
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
@@ -32,7 +32,7 @@ class Retrieval(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        datastore: Path = Field(description="Folder that 'quasar datastore build' wrote.")
+        datastore: Path = Field(examples=["my-datastore"], description="Folder that 'quasar datastore build' wrote.")
         num_speculative_tokens: int = Field(10, ge=1, le=64, description="Longest path of the tree.")
         max_nodes: int = Field(16, ge=1, le=256, description="Nodes of the tree.")
         min_match: int = Field(2, ge=1, le=DEPTH, description="Shortest match that is continued, in tokens.")
@@ -56,9 +56,10 @@ class Retrieval(Drafter):
                 "tokenizer; build one with 'quasar datastore build OUT --model MODEL FILE'."
             )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """The datastore and its size."""
-        return {"datastore": str(self.config.datastore), "datastore_tokens": self.datastore.description.tokens}
+        size = self.datastore.description.tokens
+        return Description(details={"datastore": str(self.config.datastore), "datastore_tokens": size})
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a tree per row, empty where nothing matches."""

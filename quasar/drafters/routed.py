@@ -11,6 +11,7 @@ from pydantic import Field
 
 from quasar.core.components import Drafter, DraftsBy, joint_drafts_by
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.providers import ModelProvider
 from quasar.core.types import POINT_MASS, Draft, Trials
 from quasar.routing.policies import PolicyOptions
@@ -37,9 +38,11 @@ class Routed(Drafter):
         """Options."""
 
         arms: dict[str, Drafter] = Field(
-            min_length=1, description="The drafters, by name; the rules want low, mid, high."
+            min_length=1,
+            examples=[{"low": "ngram", "mid": "suffix", "high": "pruned"}],
+            description="The drafters, by name; the rules want low, mid, high.",
         )
-        policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
+        policy: PolicyOptions = Field(examples=["specquant"], description="Who is asked: specquant, length or bandit.")
 
     config: Config
 
@@ -58,10 +61,10 @@ class Routed(Drafter):
         super().load(models)
         self._router.load(models)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the policy and the arms say."""
-        arms = {name: {"use": arm.name, **arm.describe()} for name, arm in self.config.arms.items()}
-        return {"policy": self._router.policy.describe(), "arms": arms}
+        arms = {name: describe_part(arm) for name, arm in self.config.arms.items()}
+        return Description(policy=self._router.policy.describe(), details={"arms": arms})
 
     def prefill(self, context: Context) -> None:
         """Let the arms that will draft read the prompts."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.core.errors import ConfigError
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
@@ -70,10 +71,11 @@ class Suffix(Drafter):
             for token in (*ids, END):
                 self.corpus.append(token)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What is copied from beside the text itself."""
+        corpus = {} if self.config.corpus is None else {"corpus": str(self.config.corpus)}
         own = {} if self._own is None else {"own_texts": self._own.describe()}
-        return own if self.config.corpus is None else {"corpus": str(self.config.corpus), **own}
+        return Description(details=corpus | own)
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return a chain per row, empty where nothing matches."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quasar.core.components import Drafter, DraftsBy, joint_drafts_by
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.types import POINT_MASS, Draft, Trials
 
 
@@ -52,7 +53,9 @@ class Union(Drafter):
     class Config(Drafter.Config):
         """Options."""
 
-        drafters: list[Drafter] = Field(min_length=1, description="Who proposes, the most trusted first.")
+        drafters: list[Drafter] = Field(
+            min_length=1, examples=[["ngram", "suffix"]], description="Who proposes, the most trusted first."
+        )
         max_nodes: int = Field(16, ge=1, le=1024, description="Nodes of the tree; trials, if a drafter samples.")
         order: Literal["given", "breadth"] = Field(
             "given", description="Who comes first: drafter after drafter, or depth after depth."
@@ -70,9 +73,9 @@ class Union(Drafter):
         """It drafts by what its parts do, and so is the evidence theirs."""
         return {**super().traits(), "drafts_by": "of its parts", "matched": "of its parts"}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the drafters say."""
-        return {"drafters": [{"use": drafter.name, **drafter.describe()} for drafter in self.config.drafters]}
+        return Description(details={"drafters": [describe_part(drafter) for drafter in self.config.drafters]})
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return the joint tree of every row."""

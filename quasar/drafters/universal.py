@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
 
 from pydantic import Field
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
-from quasar.core.models import LanguageModel, describe
+from quasar.core.description import Description
+from quasar.core.models import Dtype, LanguageModel, describe
 from quasar.core.providers import ModelProvider, TextCodec
 from quasar.core.rows import Row
 from quasar.core.types import Draft
@@ -39,7 +40,7 @@ class Universal(Drafter):
         num_speculative_tokens: int = Field(
             4, ge=1, le=64, description="Tokens that the draft model writes a step, and most that the draft has."
         )
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+        dtype: Dtype = Field(
             "auto", description="What the draft model computes in; auto is its checkpoint's own dtype."
         )
 
@@ -53,9 +54,9 @@ class Universal(Drafter):
         self._target, self._own = models.tokenizer(), models.tokenizer(self.config.model)
         self.model = models.other(self.config.model, self.config.dtype)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """The draft model, and dtype, device and bytes of its weights."""
-        return {"model": self.model.name, **describe(self.model)}
+        return replace(describe(self.model), details={"model": self.model.name})
 
     def storages(self) -> dict[int, int]:
         """Those of the draft model."""

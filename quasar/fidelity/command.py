@@ -5,26 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from quasar.core.config import PipelineSpec, parse_yaml, validate
+from quasar.core.description import description_of
 from quasar.core.errors import CapacityError, ConfigError
 from quasar.core.sampling import SamplingParams
-from quasar.fidelity.measure import Continuation, differences, layer_errors, summary, verifier_logits
+from quasar.fidelity.measure import Continuation, Differences, differences, layer_errors, summary, verifier_logits
 from quasar.fidelity.report import table
+from quasar.fidelity.results import Fidelity, Side, lay_out
 from quasar.machine import environment
 from quasar.pipelines.composition import compose
-from quasar.pipelines.load import choose_device
+from quasar.pipelines.open_model import OpenModel, open_model
 from quasar.pipelines.pipeline import Pipeline
-from quasar.plugins.registry import load_registry
 from quasar.prompts.conversations import Conversations
 from quasar.prompts.questions import Question, load_questions
-
-SCHEMA_VERSION = 1
 
 _TOGETHER = 8
 """Prompts that the reference continues as one batch."""
@@ -38,11 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         QuasarError: in one line.
     """
-    from quasar.hf import loading
-
     if arguments.max_new_tokens < 1:
         raise ConfigError(f"--max-new-tokens: must be at least 1, got {arguments.max_new_tokens}.")
-    registry = load_registry([Path(file) for file in arguments.plugin])
+    registry = arguments.registry.with_files([Path(file) for file in arguments.plugin])
     parts = {
         flag: compose(
             validate(PipelineSpec, {"drafter": "none", "verifier": parse_yaml(getattr(arguments, flag), f"--{flag}")},
@@ -52,19 +49,18 @@ def run(arguments: argparse.Namespace) -> None:
         for flag in ("reference", "verifier")
     }  # fmt: skip
     questions = choose_questions(arguments.data, arguments.limit)
-    source = loading.find_model(arguments.model, registry.model(arguments.model), arguments.quiet)
-    tokenizer = loading.load_tokenizer(source)
-    prompts = as_ids(questions, Conversations(tokenizer, "off" if arguments.no_chat else "auto"))
-    _check_lengths(prompts, arguments.max_new_tokens, source)
-    models = loading.LoadedModels(source, choose_device(arguments.device), registry)
-    eos_ids = loading.eos_token_ids(source, tokenizer)
-    reference, other = (Pipeline(parts[flag], models, tokenizer, eos_ids) for flag in ("reference", "verifier"))
+    model = open_model(arguments.model, registry, arguments.device, arguments.quiet)
+    prompts = as_ids(questions, Conversations(model.tokenizer, "off" if arguments.no_chat else "auto"))
+    _check_lengths(prompts, arguments.max_new_tokens, model)
+    reference, other = (model.pipeline(parts[flag]) for flag in ("reference", "verifier"))
     found = fidelity(
         reference, other, prompts, max_new_tokens=arguments.max_new_tokens, layers=arguments.layers,
         quiet=arguments.quiet,
     )  # fmt: skip
-    found |= {"model": arguments.model, "data": list(arguments.data), "environment": environment(models.device)}
-    print(json.dumps(found, indent=2) if arguments.json else table(found))
+    if arguments.json:
+        print(json.dumps(lay_out(found, arguments.model, arguments.data, environment(model.models.device)), indent=2))
+    else:
+        print(table(arguments.model, found))
 
 
 def choose_questions(sources: Sequence[str], limit: int | None) -> list[tuple[str, Question]]:
@@ -96,12 +92,12 @@ def as_ids(questions: Sequence[tuple[str, Question]], conversations: Conversatio
     return [(task, conversations.ids(question, [])) for task, question in questions]
 
 
-def _check_lengths(prompts: Prompts, new: int, source: Any) -> None:
+def _check_lengths(prompts: Prompts, new: int, model: OpenModel) -> None:
     longest = max(len(ids) for _, ids in prompts)
-    if source.max_length is not None and longest + new > source.max_length:
+    if model.max_length is not None and longest + new > model.max_length:
         raise CapacityError(
             f"--data: the longest prompt has {longest} tokens, and with --max-new-tokens {new} that is more than the "
-            f"{source.max_length} that model '{source.name}' holds; ask for fewer, or leave long prompts out."
+            f"{model.max_length} that model '{model.name}' holds; ask for fewer, or leave long prompts out."
         )
 
 
@@ -113,7 +109,7 @@ def fidelity(
     max_new_tokens: int = 64,
     layers: bool = False,
     quiet: bool = True,
-) -> dict[str, Any]:
+) -> Fidelity:
     """Compare two pipelines' verifiers, teacher-forced on greedy continuations by the reference.
 
     Args:
@@ -124,9 +120,6 @@ def fidelity(
         layers: add the error of every decoder layer, on the first prompt of each task.
         quiet: no progress on standard error.
 
-    Returns:
-        What ``--json`` prints: the measures of ``measure.summary``, the same per task under ``tasks``.
-
     Raises:
         ConfigError: a verifier does not run a language model of ours.
         UnsupportedModelError: ``layers`` for a model whose layers are not a plain stack.
@@ -135,35 +128,35 @@ def fidelity(
     verifiers = [pipeline.composition.verifier for pipeline in (reference, other)]
     with tqdm(desc="prompts continued", total=len(prompts), disable=quiet, file=sys.stderr) as bar:
         texts = continuations(reference, prompts, max_new_tokens, bar.update)
-    tasks: dict[str, list[Mapping[str, Any]]] = {}
+    tasks: dict[str, list[Differences]] = {}
     for text in tqdm(texts, desc="prompts compared", disable=quiet, file=sys.stderr):
         distributions = [verifier_logits(*each, text) for each in zip(models, verifiers, strict=True)]
         tasks.setdefault(text.task, []).append(differences(distributions[0], distributions[1]))
-    found: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "verifier": _described(other),
-        "reference": _described(reference),
-        **summary([each for prompts in tasks.values() for each in prompts]),
-        "tasks": {task: summary(prompts) for task, prompts in tasks.items()},
-    }
+    errors = None
     if layers:
         first = {text.task: text for text in reversed(texts)}
-        each = [layer_errors(models[0], models[1], text) for text in first.values()]
-        found["layers"] = [sum(column) / len(column) for column in zip(*each, strict=True)]
-    return found
+        columns = zip(*(layer_errors(models[0], models[1], text) for text in first.values()), strict=True)
+        errors = tuple(sum(column) / len(column) for column in columns)
+    return Fidelity(
+        verifier=_side(other),
+        reference=_side(reference),
+        summary=summary([each for compared in tasks.values() for each in compared]),
+        tasks={task: summary(compared) for task, compared in tasks.items()},
+        layers=errors,
+    )
 
 
 def _model(pipeline: Pipeline) -> Any:
     verifier = pipeline.composition.verifier
-    model = getattr(verifier, "model", None)
+    model = verifier.language_model()
     if model is None:
         raise ConfigError(f"fidelity: verifier '{verifier.name}' has no language model to compare; name one that has.")
     return model
 
 
-def _described(pipeline: Pipeline) -> dict[str, Any]:
+def _side(pipeline: Pipeline) -> Side:
     verifier = pipeline.composition.verifier
-    return {**verifier.as_yaml(), **verifier.describe(), "judges_by": verifier.reference()}
+    return Side(verifier.as_yaml(), description_of(verifier), verifier.reference())
 
 
 def continuations(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +12,14 @@ from torch import Tensor
 from quasar.core.components import Verifier
 from quasar.core.context import Context
 from quasar.core.distributions import most_likely
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
 from quasar.core.rows import Row, TokenView
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
 from quasar.core.types import Draft
+from quasar.fidelity.results import Summary
 from quasar.models.session import Session
 from quasar.models.verifier import ModelVerifier
-
-MEASURES = ("top1_agreement", "kl", "tv")
-"""Share of places with the same most likely token; KL(reference, model) in nats; total variation distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +35,21 @@ class Continuation:
     task: str
     prompt: tuple[int, ...]
     token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Differences of two models' distributions at the places of one text, ``[places]`` float64 each.
+
+    Attributes:
+        top1_agreement: 1 where the most likely token is the same, else 0.
+        kl: KL(reference, model), nats.
+        tv: total variation distance.
+    """
+
+    top1_agreement: Tensor
+    kl: Tensor
+    tv: Tensor
 
 
 def verifier_logits(model: LanguageModel, verifier: Verifier, text: Continuation) -> Tensor:
@@ -56,8 +68,8 @@ def teacher_forced(model: LanguageModel, text: Continuation) -> Tensor:
     return session.forward([text.prompt], Draft.chains([list(text.token_ids[:-1])]))[0]
 
 
-def differences(reference: Tensor, other: Tensor) -> dict[str, Tensor]:
-    """Return the measures at each place, ``[places]`` float64.
+def differences(reference: Tensor, other: Tensor) -> Differences:
+    """Return the measures at each place.
 
     Args:
         reference: logits ``[places, vocab]``; at temperature 1 they give the distribution that the other is measured
@@ -66,14 +78,14 @@ def differences(reference: Tensor, other: Tensor) -> dict[str, Tensor]:
     """
     p, q = reference.double().log_softmax(dim=-1), other.double().log_softmax(dim=-1)
     same = most_likely(reference.float()) == most_likely(other.float())
-    return {
-        "top1_agreement": same.double(),
-        "kl": (p.exp() * (p - q)).sum(dim=-1),
-        "tv": (p.exp() - q.exp()).abs().sum(dim=-1) / 2,
-    }
+    return Differences(
+        top1_agreement=same.double(),
+        kl=(p.exp() * (p - q)).sum(dim=-1),
+        tv=(p.exp() - q.exp()).abs().sum(dim=-1) / 2,
+    )
 
 
-def summary(prompts: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]:
+def summary(prompts: Sequence[Differences]) -> Summary:
     """Return the mean of every measure over all places, its standard error, and the numbers of places and prompts.
 
     Places of one prompt are not independent, so the error is that of a mean over clusters, with a prompt as a cluster;
@@ -82,18 +94,22 @@ def summary(prompts: Sequence[Mapping[str, Tensor]]) -> dict[str, Any]:
     Args:
         prompts: what ``differences`` returned, prompt by prompt.
     """
-    places = sum(len(each["kl"]) for each in prompts)
-    found: dict[str, Any] = {}
-    for name in MEASURES:
-        mean = sum(float(each[name].sum()) for each in prompts) / places
-        squares = sum(float((each[name] - mean).sum()) ** 2 for each in prompts)
-        many = len(prompts)
-        found[name] = mean
-        found[f"{name}_standard_error"] = math.sqrt(squares * many / (many - 1)) / places if many > 1 else None
-    return found | {"positions": places, "prompts": len(prompts)}
+    agreement, agreement_error = _mean([each.top1_agreement for each in prompts])
+    kl, kl_error = _mean([each.kl for each in prompts])
+    tv, tv_error = _mean([each.tv for each in prompts])
+    places = sum(len(each.kl) for each in prompts)
+    return Summary(agreement, agreement_error, kl, kl_error, tv, tv_error, places, len(prompts))
 
 
-def layer_errors(reference: LanguageModel, other: LanguageModel, text: Continuation) -> list[float]:
+def _mean(prompts: Sequence[Tensor]) -> tuple[float, float | None]:
+    """Return the mean over all places, and its standard error with a prompt as a cluster."""
+    places, many = sum(map(len, prompts)), len(prompts)
+    mean = sum(float(values.sum()) for values in prompts) / places
+    squares = sum(float((values - mean).sum()) ** 2 for values in prompts)
+    return mean, math.sqrt(squares * many / (many - 1)) / places if many > 1 else None
+
+
+def layer_errors(reference: EditableModel, other: EditableModel, text: Continuation) -> list[float]:
     """Return the error of each decoder layer of ``other``, given the input that the layer has in ``reference``.
 
     The error is relative to what the layer adds to its input: errors of earlier layers do not count, and folding

@@ -37,7 +37,7 @@ class _BlockCache(Cache):  # type: ignore[misc]
 
 
 class HFModel:
-    """A causal language model of transformers behind the ``LanguageModel`` protocol.
+    """A causal language model of transformers behind the ``EditableModel`` protocol.
 
     Sliding-window layers get a full cache and a window in their mask: their cache can then be rewound like any other.
 
@@ -133,7 +133,7 @@ class HFModel:
         return HFModel(module, self.name)
 
     def layer_states(self, token_ids: Tensor, given: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Return the hidden states round every decoder layer; see ``LanguageModel.layer_states``."""
+        """Return the hidden states round every decoder layer; see ``EditableModel.layer_states``."""
         return pruning.layer_states(self.module, token_ids, given)
 
     def linear_layers(self) -> Iterator[LinearLayer]:
@@ -150,11 +150,11 @@ class HFModel:
             yield LinearLayer(name, weight, bias, self._replacer(name), layer is head)
 
     def channel_groups(self) -> list[ChannelGroup]:
-        """Return the inputs that can be scaled; see ``LanguageModel.channel_groups``."""
+        """Return the inputs that can be scaled; see ``EditableModel.channel_groups``."""
         return read_channel_groups(self.module)
 
     def decoder(self) -> Decoder:
-        """Describe the model to backends that run it themselves; see ``LanguageModel.decoder``."""
+        """Describe the model to backends that run it themselves; see ``EditableModel.decoder``."""
         return read_decoder(self.module, self._windows, {layer.name: layer for layer in self.linear_layers()})
 
     def _replacer(self, name: str) -> Any:

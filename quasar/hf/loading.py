@@ -6,18 +6,19 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from quasar.core.backends import Backend
 from quasar.core.errors import ConfigError, UnsupportedModelError
+from quasar.core.models import Dtype
 from quasar.core.providers import Catalogue, Made
 from quasar.hf.adapter import HFModel
 from quasar.hf.tokenizer import Tokenizer
 
 _REWINDABLE = {"full_attention", "sliding_attention"}
-DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
+DTYPES: tuple[str, ...] = get_args(Dtype)
 """What ``dtype:`` may say; ``auto`` is the checkpoint's."""
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from quasar.core.backends import STOCK, Backend, Built, not_installed
+from quasar.core.backends import STOCK, Backend, Built, Precision, not_installed
 from quasar.core.errors import ConfigError
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft
 from quasar.machine import processor
@@ -24,40 +24,119 @@ WIDTHS = (1, 6)
 _PREFIX, _ROUNDS = 64, 5
 
 
-def choose_backend(models: ModelProvider, dtype: str, requested: str) -> type[Backend] | None:
-    """Return the backend for the target model; ``None`` stands for torch's own kernels.
+class Stock(Backend):
+    """The model as it was loaded, on torch's kernels."""
+
+    name = STOCK
+    precisions = ("full",)
+
+    @classmethod
+    def unusable(cls) -> None:
+        """Return ``None``: it was loaded by torch."""
+
+    @classmethod
+    def refuses(cls, model: EditableModel) -> None:
+        """Return ``None``, for the same reason."""
+
+    @classmethod
+    def build(
+        cls,
+        model: EditableModel,
+        precision: Precision,
+        *,
+        quantize_lm_head: bool = False,
+        keep: Collection[str] = (),
+        activation_bits: int = 8,
+    ) -> Built:
+        """Return ``model``."""
+        return Built(model, cls.name)
+
+
+def choose_backend(
+    models: ModelProvider,
+    dtype: str,
+    requested: str,
+    precision: Precision = "full",
+    *,
+    activation_bits: int = 8,
+    built_in: Sequence[type[Backend]] = (Stock,),
+) -> type[Backend]:
+    """Return the backend that builds the target model.
 
     ``auto`` is decided on the model in full precision, for every precision: arms that are compared then stand on equal
     engineering. The measurement is kept in ``backends.json`` in ``QUASAR_HOME``, by model shape, dtype, threads,
     processor and torch version; delete the file to measure again.
 
     Args:
-        models: hands out the target, and knows the backends.
+        models: hands out the target, and knows the backends of plugins.
         dtype: of the target.
         requested: ``auto``, ``torch``, or a backend's name.
+        precision: what is to be built.
+        activation_bits: of the inputs of int8 layers.
+        built_in: what builds this precision on torch's kernels, best first; ``torch`` is the first that can serve the
+            model, and so is ``auto`` where torch is the fastest or the fastest does not serve what is asked for.
 
     Raises:
         ConfigError: no such backend, or it cannot serve this model here; the text says why.
     """
-    if requested == STOCK:
-        return None
-    known = {backend.name: backend for backend in models.backends()}
-    if requested != "auto":
-        return _named(models, dtype, requested, known)
-    usable = [backend for backend in known.values() if backend.unusable() is None]
-    if not usable:
-        return None
-    target = models.target(dtype)
-    fitting = {backend.name: backend for backend in usable if backend.refuses(target) is None}
-    if not fitting:
-        return None
-    fastest = models.derived(f"fastest backend/{dtype}", lambda: _fastest(target, fitting))
-    return fitting.get(fastest)
+    known = {backend.name: backend for backend in (*models.backends(), *built_in)}
+    if requested not in ("auto", STOCK):
+        if requested not in known:
+            raise ConfigError(not_installed(requested, {"auto", STOCK, *known}))
+        refuse_unusable(known[requested], precision, activation_bits, lambda: models.target(dtype))
+        return known[requested]
+    if requested == "auto":
+        fastest = _automatic(models, dtype, [backend for backend in models.backends() if not backend.by_name_only])
+        if fastest is not Stock and _obstacle(fastest, precision, activation_bits) is None:
+            return fastest
+    offered, target = [backend for backend in built_in if not backend.by_name_only], models.target(dtype)
+    fitting = (each for each in offered if not (_obstacle(each, precision, activation_bits) or each.refuses(target)))
+    chosen = next(fitting, offered[-1])
+    refuse_unusable(chosen, precision, activation_bits, lambda: target)
+    return chosen
 
 
-def full_precision(models: ModelProvider, dtype: str, backend: type[Backend] | None) -> Built:
-    """Return the target in full precision on a backend (``None`` for torch), made once for all that ask for it."""
-    if backend is None:
+def refuse_unusable(
+    backend: type[Backend],
+    precision: Precision,
+    activation_bits: int = 8,
+    target: Callable[[], EditableModel] | None = None,
+) -> None:
+    """Refuse a backend that cannot build what is asked for, on this machine or for this model.
+
+    Args:
+        backend: that was named.
+        precision: what is to be built.
+        activation_bits: of the inputs of int8 layers.
+        target: loads the model; called only if nothing else is in the way. ``None`` leaves the model out.
+
+    Raises:
+        ConfigError: naming the reason.
+    """
+    reason = _obstacle(backend, precision, activation_bits)
+    if reason is None and target is not None:
+        reason = backend.refuses(target())
+    if reason is not None:
+        raise ConfigError(f"backend '{backend.name}' cannot be used: {reason}.")
+
+
+def _obstacle(backend: type[Backend], precision: Precision, activation_bits: int) -> str | None:
+    if precision not in backend.precisions:
+        return f"it serves {' and '.join(backend.precisions)}, not {precision}"
+    if backend.activation_bits < activation_bits:
+        return f"its activations have {backend.activation_bits} bits, not {activation_bits}"
+    return backend.unusable()
+
+
+def full_precision(models: ModelProvider, dtype: str, backend: type[Backend]) -> Built:
+    """Return the target in full precision, made once for all that ask for it.
+
+    Args:
+        models: hands out the target.
+        dtype: of the target.
+        backend: what builds it; torch does in place of one that serves quantised models only.
+    """
+    if backend is Stock or "full" not in backend.precisions:
         return Built(models.target(dtype), STOCK)
     return models.derived(
         f"full/{backend.name}/{dtype}", lambda: backend.build(models.target(dtype).sharing_copy(), "full")
@@ -78,24 +157,25 @@ def target_on_backend(models: ModelProvider, dtype: str = "auto", backend: str =
     return full_precision(models, dtype, choose_backend(models, dtype, backend))
 
 
-def _named(
-    models: ModelProvider, dtype: str, requested: str, known: Mapping[str, type[Backend]]
-) -> type[Backend] | None:
-    if requested not in known:
-        raise ConfigError(not_installed(requested, {"auto", STOCK, *known}))
-    backend = known[requested]
-    reason = backend.unusable() or backend.refuses(models.target(dtype))
-    if reason is not None:
-        raise ConfigError(f"backend '{requested}' cannot be used: {reason}.")
-    return backend
+def _automatic(models: ModelProvider, dtype: str, backends: Sequence[type[Backend]]) -> type[Backend]:
+    """Return the fastest in full precision, ``Stock`` included; measured only where there is a choice."""
+    usable = [backend for backend in backends if _obstacle(backend, "full", 8) is None]
+    if not usable:
+        return Stock
+    target = models.target(dtype)
+    fitting = {backend.name: backend for backend in usable if backend.refuses(target) is None}
+    if not fitting:
+        return Stock
+    name = models.derived(f"fastest backend/{dtype}", lambda: _fastest(target, fitting))
+    return fitting.get(name, Stock)
 
 
-def _fastest(target: LanguageModel, backends: Mapping[str, type[Backend]]) -> str:
-    """Return the name of the fastest, ``STOCK`` included, from the file of earlier measurements or by measuring."""
+def _fastest(target: EditableModel, backends: Mapping[str, type[Backend]]) -> str:
+    """Return the name of the fastest, from the file of earlier measurements or by measuring."""
     file, key = quasar_home() / "backends.json", _key(target, sorted(backends))
     found = _measured(remembered(file))
     if key not in found:
-        candidates = {STOCK: target}
+        candidates: dict[str, LanguageModel] = {STOCK: target}
         for name, backend in backends.items():
             candidates[name] = backend.build(target.sharing_copy(), "full").model
         found[key] = {name: round(1e3 * seconds, 3) for name, seconds in _measure(candidates).items()}
@@ -103,7 +183,7 @@ def _fastest(target: LanguageModel, backends: Mapping[str, type[Backend]]) -> st
     return min(found[key], key=found[key].__getitem__)
 
 
-def _key(target: LanguageModel, backends: Sequence[str]) -> str:
+def _key(target: EditableModel, backends: Sequence[str]) -> str:
     shapes = sorted({tuple(layer.weight.shape) for layer in target.linear_layers()})
     machine = f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     model = f"{target.num_layers} layers of {' '.join(f'{rows}x{columns}' for rows, columns in shapes)}, {target.dtype}"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from quasar.core.components import Drafter
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.core.distributions import slot_distributions
 from quasar.core.models import LanguageModel, describe
 from quasar.core.providers import ModelProvider
@@ -185,7 +186,7 @@ class ModelDrafter(SamplingDrafter):
         """Load the model."""
         self.model = self.load_model(models)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Dtype, device and bytes of weights."""
         return describe(self.model)
 

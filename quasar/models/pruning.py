@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 import torch
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from quasar.core.backends import STOCK, Built, check_name
+from quasar.core.backends import STOCK, check_name
+from quasar.core.description import Description
 from quasar.core.errors import ConfigError
-from quasar.core.models import LanguageModel
+from quasar.core.models import Dtype, EditableModel, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.backend_choice import choose_backend
 from quasar.models.self_sampled import self_sampled_texts
@@ -33,9 +34,7 @@ class PruningOptions(BaseModel):
         "block_influence",
         description="Which layers go: those that change their input least, the last ones, or evenly spread ones.",
     )
-    dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
-        "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
-    )
+    dtype: Dtype = Field("auto", description="What the forward computes in; auto is the checkpoint's own dtype.")
     backend: str = Field(
         "auto",
         description="What multiplies: torch, an installed backend, or auto, the fastest for the whole model.",
@@ -63,9 +62,10 @@ class PrunedModel:
     num_layers: int
     backend: str = STOCK
 
-    def describe(self) -> dict[str, object]:
-        """Return which layers stayed and what runs them, for reports."""
-        return {"layers_kept": list(self.kept), "layers_of_target": self.num_layers, "backend": self.backend}
+    def describe(self, model: Description) -> Description:
+        """Return what is said of the model, with the layers that stayed and what runs them."""
+        layers = {"layers_kept": list(self.kept), "layers_of_target": self.num_layers}
+        return replace(model, backend=self.backend, details={**model.details, **layers})
 
 
 def pruned_copy(models: ModelProvider, dtype: str, ratio: float, method: Method, backend: str = "auto") -> PrunedModel:
@@ -99,11 +99,10 @@ def pruned_copy(models: ModelProvider, dtype: str, ratio: float, method: Method,
             influences = models.derived(f"block_influences/{dtype}", lambda: block_influences(target))
         kept = layers_to_keep(target.num_layers, count, method, influences)
         dropped = set(range(target.num_layers)) - set(kept)
-        copy = target.without_layers(dropped)
-        built = Built(copy, STOCK) if chosen is None else chosen.build(copy, "full")
+        built = chosen.build(target.without_layers(dropped), "full")
         return PrunedModel(built.model, kept, target.num_layers, built.backend)
 
-    return models.derived(f"pruned/{dtype}/{count}/{method}/{chosen and chosen.name}", make)
+    return models.derived(f"pruned/{dtype}/{count}/{method}/{chosen.name}", make)
 
 
 def layers_to_keep(num_layers: int, count: int, method: Method, influences: Sequence[float] = ()) -> tuple[int, ...]:
@@ -128,7 +127,7 @@ def layers_to_keep(num_layers: int, count: int, method: Method, influences: Sequ
     return tuple(sorted(by_influence[:count]))
 
 
-def block_influences(model: LanguageModel) -> tuple[float, ...]:
+def block_influences(model: EditableModel) -> tuple[float, ...]:
     """Return 1 − mean cosine similarity of each layer's input and output, on text that the model samples itself.
 
     Source: ShortGPT, Men et al., arXiv 2403.03853, equation 1. There the text is a corpus; here nothing is downloaded,

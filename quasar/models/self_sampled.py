@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.core.streams import Streams, draw
 from quasar.core.types import Draft
@@ -135,7 +135,7 @@ def _read(found: Any, vocab_size: int) -> SelfSampledTexts | None:
     return None
 
 
-def fingerprint(model: LanguageModel) -> str:
+def fingerprint(model: EditableModel) -> str:
     """Return a short text that differs between models with different weights, from some values of every layer."""
     digest = hashlib.blake2b(f"{model.name} {model.dtype}".encode(), digest_size=12)
     for layer in model.linear_layers():

@@ -56,10 +56,6 @@ class Session:
         """Decoder layers computed so far, summed over all columns."""
         return self.columns_forwarded * self._model.num_layers
 
-    def cached_length(self, row: int) -> int:
-        """Tokens of a row that are in the cache, draft nodes not counted."""
-        return len(self._cached[row])
-
     def forward(self, texts: Sequence[Sequence[int]], draft: Draft) -> Tensor:
         """Return logits at every slot of ``draft``.
 

@@ -78,10 +78,6 @@ class StagedSession:
         """Decoder layers computed so far, summed over all columns, those of drafting included."""
         return sum(session.layers_forwarded for session in self._sessions)
 
-    def cached_length(self, row: int) -> int:
-        """Tokens of a row that went through all layers and are in the caches, draft nodes not counted."""
-        return self._sessions[-1].cached_length(row)
-
     def forward(self, texts: Sequence[Sequence[int]], draft: Draft) -> Tensor:
         """Return logits at every slot of ``draft``; see ``Session.forward``.
 
@@ -162,12 +158,12 @@ def early_exit(verifier: Verifier, layer: int | None, drafter: str, option: str)
         ConfigError: there is no such layer.
     """
     opened: Callable[[int], EarlyExit] | None = getattr(verifier, "early_exit", None)
-    if opened is None:
+    model: Any = verifier.language_model()
+    if opened is None or model is None:
         raise CompositionError(
             f"drafter '{drafter}' works with the layers of the verifier's own model, and verifier '{verifier.name}' "
             "does not let it; use 'full' or 'int8'."
         )
-    model: StagedModel = verifier.model  # type: ignore[attr-defined]
     if not hasattr(type(model), "forward_layers"):  # of the class: objects may pass what they lack on to others
         raise CompositionError(
             f"drafter '{drafter}' runs the verifier's model layer by layer, which the backend of verifier "

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quasar.core.components import FULL, Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description
 from quasar.core.errors import ContractError
 from quasar.core.models import LanguageModel, StagedModel, describe
 from quasar.core.providers import ModelProvider
@@ -85,7 +86,7 @@ class ModelVerifier(Verifier):
         """Size of the model's output layer."""
         return self.model.vocab_size
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Dtype, device and bytes of weights."""
         return describe(self.model)
 
@@ -94,7 +95,7 @@ class ModelVerifier(Verifier):
         return self.model.storages()
 
     def early_exit(self, layer: int) -> EarlyExit:
-        """Let a drafter in after the first ``layer`` layers; see ``quasar.models.stages.early_exit``."""
+        """Let a drafter in after the first ``layer`` layers; see ``quasar.models.early_exit``."""
         self._exits |= {layer}
         return EarlyExit(cast(StagedModel, self.model), layer, self._staged_session)
 

@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
-
 from quasar.core.config import PipelineSpec, validate
-from quasar.core.errors import ConfigError
 from quasar.core.sampling import SamplingParams
 from quasar.pipelines.composition import compose
+from quasar.pipelines.open_model import open_model
 from quasar.pipelines.pipeline import Pipeline
-
-
-def choose_device(device: str) -> str:
-    """Resolve ``auto`` and refuse a device that is not there.
-
-    Raises:
-        ConfigError: naming the device.
-    """
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError("device: 'cuda' was asked for, and torch sees no CUDA device; use 'cpu' or 'auto'.")
-    return device
+from quasar.plugins.registry import Registry, load_registry
 
 
 def load_pipeline(
@@ -38,6 +24,7 @@ def load_pipeline(
     device: str = "auto",
     plugins: Sequence[str | Path] = (),
     quiet: bool = False,
+    registry: Registry | None = None,
 ) -> Pipeline:
     """Compose and load a pipeline.
 
@@ -51,6 +38,7 @@ def load_pipeline(
         device: ``auto``, ``cpu`` or ``cuda``.
         plugins: local Python files with hooks.
         quiet: no progress bars.
+        registry: what is installed, from ``load_registry``; looked up if left out.
 
     Example:
         >>> pipeline = load_pipeline(drafter={"use": "ngram", "num_speculative_tokens": 8})
@@ -59,14 +47,8 @@ def load_pipeline(
     Raises:
         QuasarError: one of its kinds, in one line.
     """
-    from quasar.hf import loading
-    from quasar.plugins.registry import load_registry
-
-    registry = load_registry([Path(file) for file in plugins])
+    installed = (registry or load_registry()).with_files([Path(file) for file in plugins])
     raw = {"drafter": drafter, "verifier": verifier, "acceptor": acceptor, "exact": exact}
     spec = validate(PipelineSpec, raw, "load_pipeline")
-    composition = compose(spec, registry, sampling or SamplingParams(), "load_pipeline")
-    source = loading.find_model(model, registry.model(model), quiet)
-    models = loading.LoadedModels(source, choose_device(device), registry)
-    tokenizer = loading.load_tokenizer(source)
-    return Pipeline(composition, models, tokenizer, loading.eos_token_ids(source, tokenizer))
+    composition = compose(spec, installed, sampling or SamplingParams(), "load_pipeline")
+    return open_model(model, installed, device, quiet).pipeline(composition)

@@ -44,8 +44,8 @@ class Stream:
 
         text, batch = TextStream(self._tokenizer), self._engine.start(self._requests)
         while not batch.finished:
-            for _, ids in self._engine.step(batch):
-                if piece := text.push(ids):
+            for new in self._engine.step(batch):
+                if piece := text.push(new.token_ids):
                     yield piece
         if rest := text.finish():
             yield rest

@@ -12,51 +12,33 @@ from typing import Any, get_args
 from quasar.core.backends import Backend
 from quasar.core.component import Component
 from quasar.core.components import Acceptor, Drafter, DraftsBy, Verifier
+from quasar.plugins.model_checks import class_name, is_name, takes
 
 BASES: dict[str, type[Component]] = {"drafter": Drafter, "verifier": Verifier, "acceptor": Acceptor}
 """The base class of each kind of component."""
-
-
-def label(item: object) -> str:
-    """Return what to call ``item`` in a listing: its ``name`` if it has one, else the name of its class."""
-    name = getattr(item, "name", None)
-    return name if isinstance(name, str) and name.strip() else _class_name(item)
 
 
 def find_fault(kind: str, item: object) -> str | None:
     """Say what is wrong with something that a plugin returned for ``kind``.
 
     Args:
-        kind: ``drafter``, ``verifier``, ``acceptor``, ``backend`` or ``model``.
-        item: the class, or for ``model`` the object.
+        kind: ``drafter``, ``verifier``, ``acceptor`` or ``backend``.
+        item: the class.
 
     Returns:
         The first fault found, without the name of the plugin; ``None`` for a sound item.
     """
-    if kind == "model":
-        return _model_fault(item)
     base: type[Any] = Backend if kind == "backend" else BASES[kind]
     if not isinstance(item, type):
-        return f"expected a {kind} class, got an object of class {_class_name(item)}"
+        return f"expected a {kind} class, got an object of class {class_name(item)}"
     if not issubclass(item, base):
         return f"class {item.__name__} is not a subclass of {base.__name__}"
-    if not _is_name(getattr(item, "name", None)):
+    if not is_name(getattr(item, "name", None)):
         return f"class {item.__name__} needs a `name`: the text that YAML files call it by"
     if kind == "backend":
         missing = sorted(item.__abstractmethods__)  # type: ignore[attr-defined]
         return f"class {item.__name__} lacks {', '.join(missing)}" if missing else None
     return _method_fault(base, item) or _config_fault(item) or _trait_fault(item)
-
-
-def _model_fault(model: object) -> str | None:
-    if not _is_name(getattr(model, "name", None)):
-        return f"a built-in model needs a `name`, {_class_name(model)} has none"
-    if not isinstance(getattr(model, "summary", None), str):
-        return f"a built-in model needs a `summary`, {_class_name(model)} has none"
-    fetch = getattr(model, "fetch", None)
-    if not (callable(fetch) and _takes(fetch, quiet=True)):
-        return f"a built-in model needs a method fetch(quiet) that returns a folder, {_class_name(model)} has none"
-    return None
 
 
 def _method_fault(base: type[Component], component: type[Component]) -> str | None:
@@ -71,7 +53,7 @@ def _method_fault(base: type[Component], component: type[Component]) -> str | No
             asked = f"the contract is {_signature(name, contract)}"
             if not callable(override):
                 return f"class {component.__name__} has {name} = {override!r}; {asked}"
-            if not _takes(override, *[None] * _arguments(component, name, contract)):
+            if not takes(override, *[None] * _arguments(component, name, contract)):
                 return f"class {component.__name__} has {_signature(name, override)}; {asked}"
     return None
 
@@ -110,28 +92,7 @@ def _arguments(component: type, name: str, contract: Any) -> int:
     return count if is_plain else count - 1
 
 
-def _takes(function: Any, *arguments: object, **options: object) -> bool:
-    """Say whether ``function`` can be called like this; optional parameters beyond that are harmless."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return True  # some compiled functions have no signature to read
-    try:
-        signature.bind(*arguments, **options)
-    except TypeError:
-        return False
-    return True
-
-
 def _signature(name: str, function: Any) -> str:
     """Return ``name(parameters)`` without annotations, which would drown the parameters."""
     parameters = inspect.signature(function).parameters.values()
     return f"{name}{inspect.Signature([item.replace(annotation=inspect.Parameter.empty) for item in parameters])}"
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and bool(name.strip())
-
-
-def _class_name(item: object) -> str:
-    return item.__name__ if isinstance(item, type) else type(item).__name__

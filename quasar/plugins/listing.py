@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quasar.core.errors import PluginError
+from quasar.plugins.model_checks import label, model_fault
 from quasar.plugins.sources import ALLOW_LIST, Source
 
 HOOK_OF = {
@@ -85,16 +86,20 @@ def entries_of(kind: str, source: Source, items: Any) -> list[Entry]:
 
 
 def _checked(kind: str, source: Source, item: Any) -> Entry:
-    from quasar.plugins.checks import find_fault, label  # imports torch, which `quasar --help` does not need
-
     entry = Entry(label(item), kind, source, item)
     try:
-        fault = find_fault(kind, item)
+        fault = model_fault(item) if kind == "model" else _class_fault(kind, item)
     except Exception as error:  # e.g. a class whose attributes cannot be read
         fault = error_text(error)
     if fault is not None:
         entry.error = one_line(f"{kind} {entry.name!r} of {source}: {fault}")
     return entry
+
+
+def _class_fault(kind: str, item: Any) -> str | None:
+    from quasar.plugins.checks import find_fault  # imports torch, which `quasar ls models` does not need
+
+    return find_fault(kind, item)
 
 
 def settle(entries: list[Entry]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Finding plugins and what they provide. The only module that imports pluggy; all others see ``Registry``.
+"""What is installed: components and models by name, commands, and whoever listens to a run.
 
 A broken plugin is listed with its error and stops nothing but a pipeline that names it. Classes are collected a kind at
 a time, when asked for, so that ``quasar --help`` does not import what components import.
@@ -6,33 +6,22 @@ a time, when asked for, so that ``quasar --help`` does not import what component
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pluggy
-
 from quasar.core.errors import PluginError, did_you_mean
-from quasar.plugins import hooks as hookspecs
-from quasar.plugins.listing import HOOK_OF, KINDS, Entry, Listed, entries_of, error_text, one_line, settle
-from quasar.plugins.sources import ALLOW_LIST, GROUP, Source, allowed_sources, file_sources, installed_sources
+from quasar.plugins.listing import HOOK_OF, KINDS, Entry, Listed, entries_of, error_text, settle
+from quasar.plugins.manager import HOOKS, PluginManager, hookimpl
+from quasar.plugins.sources import ALLOW_LIST, Source, allowed_sources, file_sources, installed_sources
 
 if TYPE_CHECKING:
-    import argparse
-
     from quasar.core.backends import Backend
     from quasar.core.component import Component
     from quasar.core.records import StepRecord
 
 __all__ = ["HOOKS", "KINDS", "Listed", "Registry", "Source", "hookimpl", "load_registry"]
-
-hookimpl = pluggy.HookimplMarker(GROUP)
-"""Marks a function of a plugin as the implementation of the hook whose name it has."""
-
-HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("quasar_"))
-"""Names of all hooks."""
 
 
 class Registry:
@@ -47,16 +36,24 @@ class Registry:
     """
 
     def __init__(self, sources: Iterable[Source], left_out: Sequence[str] = ()) -> None:
-        for name in HOOKS:
-            pluggy.HookspecMarker(GROUP)(getattr(hookspecs, name))
-        self._manager = pluggy.PluginManager(GROUP)
-        self._manager.add_hookspecs(hookspecs)
-        self._left_out = left_out
-        self._sources: dict[str, Source] = {}
-        self._failed: list[Entry] = []
+        self._given, self._left_out = tuple(sources), left_out
+        self._plugins = PluginManager(self._given)
         self._entries: dict[str, list[Entry]] = {}
-        for source in sources:
-            self._register(source)
+
+    def with_files(self, files: Sequence[Path]) -> Registry:
+        """Return a registry with the plugins of local files as well; this one stays as it is.
+
+        Args:
+            files: Python files with hooks, as in the YAML key ``plugins``.
+
+        Raises:
+            PluginError: a file does not load, or something in it is broken or has a name that is taken.
+        """
+        if not files:
+            return self
+        registry = Registry([*self._given, *file_sources(files)], self._left_out)
+        registry.listing()  # looks at every class, so that an error in a file shows now
+        return registry
 
     def find(self, kind: str, name: str) -> type[Component]:
         """Return a component class.
@@ -68,30 +65,54 @@ class Registry:
         Raises:
             PluginError: nobody provides the name, two plugins do, or its class or plugin is broken.
         """
-        found: type[Component] | None = self._sound(kind, name)
-        if found is not None:
+        [entry] = self.named(name, kind)
+        found: type[Component] = entry.value
+        return found
+
+    def named(self, name: str, kind: str | None = None) -> list[Entry]:
+        """Return what has a name and works: one of ``kind``, or one of each kind that has the name.
+
+        Args:
+            name: what YAML files call it, or an earlier name.
+            kind: one of those that plugins provide; ``None`` looks through all.
+
+        Raises:
+            PluginError: nobody provides the name, two plugins do, or what has it is broken.
+        """
+        kinds = list(HOOK_OF) if kind is None else [kind]
+        found, errors = [], []
+        for each in kinds:
+            try:
+                found += [entry for entry in [self._sound(each, name)] if entry is not None]
+            except PluginError as error:
+                errors.append(error)
+        if found:
             return found
-        names = [entry.name for entry in self._collect(kind) if entry.error is None]
-        message = f"unknown {kind} {name!r}.{did_you_mean(name, names)}"
+        if errors:
+            raise errors[0]
+        names = {entry.name for each in kinds for entry in self._collect(each) if entry.error is None}
+        message = f"unknown {kind or 'name'} {name!r}.{did_you_mean(name, names)}"
         if self._left_out:
             message += f" {ALLOW_LIST} leaves out: {', '.join(self._left_out)}."
-        if self._failed:
-            message += f" Plugins that did not load: {'; '.join(str(entry.error) for entry in self._failed)}"
+        if self._plugins.failed:
+            failed = "; ".join(str(entry.error) for entry in self._plugins.failed)
+            message += f" Plugins that did not load: {failed}"
         raise PluginError(message)
 
     def model(self, name: str) -> Any | None:
         """Return a built-in model, ``None`` if nobody has one of that name; raise ``PluginError`` if two have."""
-        return self._sound("model", name)
+        entry = self._sound("model", name)
+        return None if entry is None else entry.value
 
     def backends(self) -> tuple[type[Backend], ...]:
         """Return the backends that plugins provide, sound ones only."""
         return tuple(entry.value for entry in self._collect("backend") if entry.error is None)
 
-    def listing(self, kind: str | None = None) -> list[Listed]:
+    def entries(self, kind: str | None = None) -> list[Entry]:
         """Return what there is, broken things included, in the order kind, name, distribution.
 
         Args:
-            kind: list this kind only, one of ``KINDS``; ``None`` lists everything.
+            kind: this kind only, one of ``KINDS``; ``None`` for everything.
 
         Raises:
             PluginError: ``kind`` is none of ``KINDS``.
@@ -101,18 +122,33 @@ class Registry:
         # A hook that fails when called is listed as kind `plugin`: that kind has to look at all others.
         wanted = [each for each in HOOK_OF if kind in (None, "plugin", each)]
         collected = [entry for each in wanted for entry in self._collect(each)]
-        lines = [entry.listed() for entry in (*collected, *self._failed) if kind in (None, entry.kind)]
-        return sorted(lines, key=lambda line: (KINDS.index(line.kind), line.name, line.distribution))
+        found = [entry for entry in (*collected, *self._plugins.failed) if kind in (None, entry.kind)]
+        return sorted(found, key=lambda entry: (KINDS.index(entry.kind), entry.name, entry.source.distribution))
+
+    def listing(self, kind: str | None = None) -> list[Listed]:
+        """Return the lines of ``quasar ls``; arguments, order and errors as for ``entries``."""
+        return [entry.listed() for entry in self.entries(kind)]
 
     def add_commands(self, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-        """Let plugins add sub-commands; a plugin that fails is listed with its error, like one that does not load.
+        """Add sub-commands: ours first, which keeps their names, then those of plugins.
+
+        A plugin that fails, or that adds a name that is taken, is listed with its error, like one that does not load.
 
         Args:
-            subparsers: what ``ArgumentParser.add_subparsers`` returned; our own commands come first, to keep their
-                names.
+            subparsers: what ``ArgumentParser.add_subparsers`` returned.
         """
-        for source, error in self._call_all("quasar_commands", subparsers=subparsers):
-            self._fail(source, f"quasar_commands: {error_text(error)}", error)
+        calls = list(self._plugins.calls("quasar_commands", subparsers=subparsers))
+        for source, call in sorted(calls, key=lambda each: not each[0].is_builtin):
+            if source.is_builtin:
+                call()  # an error of ours is a bug, and keeps its traceback
+                continue
+            try:
+                call()
+            except argparse.ArgumentError as error:
+                text = f"quasar_commands: a command of that name is there already ({error.message})"
+                self._plugins.fail(source, f"{text}; give it another name", error)
+            except (Exception, SystemExit) as error:
+                self._plugins.fail(source, f"quasar_commands: {error_text(error)}", error)
 
     def run_started(self, resolved: Mapping[str, Any]) -> None:
         """Tell plugins that a comparison begins.
@@ -123,7 +159,7 @@ class Registry:
         Raises:
             PluginError: a plugin failed; all others were told nevertheless.
         """
-        self._tell("quasar_run_started", resolved=resolved)
+        self._plugins.tell("quasar_run_started", resolved=resolved)
 
     def run_finished(self, results: Mapping[str, Any]) -> None:
         """Tell plugins that a comparison ended.
@@ -134,99 +170,33 @@ class Registry:
         Raises:
             PluginError: a plugin failed; all others were told nevertheless.
         """
-        self._tell("quasar_run_finished", results=results)
+        self._plugins.tell("quasar_run_finished", results=results)
 
     def step_subscriber(self) -> Callable[[str, StepRecord], None] | None:
         """Return a function of (arm, record) for the end of a step; ``None``, and no cost, if no plugin asks for it."""
-        hook = self._manager.hook.quasar_step_finished
-        if not hook.get_hookimpls():
-            return None
-        return lambda arm, record: hook(arm=arm, record=record)
-
-    def _register(self, source: Source) -> None:
-        key = f"{source.distribution}:{source.name}"
-        try:
-            plugin = source.load()
-        except (Exception, SystemExit) as error:  # a plugin may do anything at import; none may stop the others
-            return self._fail(source, error_text(error), error)
-        holder = key if self._manager.has_plugin(key) else self._manager.get_name(plugin)
-        if holder is not None:
-            return self._fail(source, f"it is already loaded, as {self._sources[holder]}")
-        self._sources[key] = source
-        try:
-            self._manager.register(plugin, key)
-            self._check_hooks(plugin)
-        except Exception as error:
-            self._manager.unregister(name=key)
-            self._fail(source, error_text(error), error)
-
-    def _check_hooks(self, plugin: object) -> None:
-        """Refuse a plugin with hooks that would never be called, or that would change what others provide."""
-        callers = self._manager.get_hookcallers(plugin) or []
-        mine = [(caller, each) for caller in callers for each in caller.get_hookimpls() if each.plugin is plugin]
-        try:
-            self._manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            name = next(caller.name for caller, each in mine if not (caller.has_spec() or each.optionalhook))
-            raise PluginError(f"{name} is not a hook.{did_you_mean(name, HOOKS)}") from error
-        for name in dir(plugin):
-            is_function = inspect.isroutine(inspect.getattr_static(plugin, name, None))
-            if name.startswith("quasar_") and is_function and not self._manager.parse_hookimpl_opts(plugin, name):
-                hint = " without the mark @quasar.hookimpl." if name in HOOKS else f".{did_you_mean(name, HOOKS)}"
-                raise PluginError(f"{name} is not a hook{hint}")
-        if not mine:
-            raise PluginError(f"{plugin!r} has no hooks; there are {', '.join(HOOKS)}")
-        if any(each.wrapper or each.hookwrapper for _, each in mine):
-            raise PluginError("hook wrappers are refused: a plugin must not change what others provide")
-
-    def _fail(self, source: Source, text: str, cause: BaseException | None = None) -> None:
-        """List ``source`` as broken; raise if it is a file, because the user named it."""
-        line = one_line(f"{source}: {text}")
-        if source.is_file:
-            raise PluginError(line) from cause
-        self._failed.append(Entry(source.name, "plugin", source, error=line))
-
-    def _calls(self, hook: str, **values: object) -> Iterator[tuple[Source, Callable[[], Any]]]:
-        """Yield the implementations of ``hook``, ready to be called: one by one, so that an error has an owner."""
-        for each in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
-            yield self._sources[each.plugin_name], partial(each.function, *[values[name] for name in each.argnames])
-
-    def _call_all(self, hook: str, **values: object) -> list[tuple[Source, BaseException]]:
-        """Call every implementation of ``hook``; return the exceptions with the plugins that raised them."""
-        errors: list[tuple[Source, BaseException]] = []
-        for source, call in self._calls(hook, **values):
-            try:
-                call()
-            except (Exception, SystemExit) as error:
-                errors.append((source, error))
-        return errors
-
-    def _tell(self, hook: str, **values: object) -> None:
-        errors = self._call_all(hook, **values)
-        if errors:
-            text = "; ".join(f"{source}: {hook}: {error_text(error)}" for source, error in errors)
-            raise PluginError(one_line(text)) from errors[0][1]
+        hook = self._plugins.subscriber("quasar_step_finished")
+        return None if hook is None else lambda arm, record: hook(arm=arm, record=record)
 
     def _collect(self, kind: str) -> list[Entry]:
         """Return what all plugins provide of ``kind``; each hook is called once."""
         if kind not in self._entries:
             entries: list[Entry] = []
-            for source, call in self._calls(HOOK_OF[kind]):
+            for source, call in self._plugins.calls(HOOK_OF[kind]):
                 try:
                     entries += entries_of(kind, source, call())
                 except (Exception, SystemExit) as error:
-                    self._fail(source, f"{HOOK_OF[kind]}: {error_text(error)}", error)
+                    self._plugins.fail(source, f"{HOOK_OF[kind]}: {error_text(error)}", error)
             self._entries[kind] = settle(entries)
         return self._entries[kind]
 
-    def _sound(self, kind: str, name: str) -> Any | None:
+    def _sound(self, kind: str, name: str) -> Entry | None:
         """Return what ``name`` stands for, ``None`` if nobody provides it."""
         entries = self._collect(kind)
         named = [entry for entry in entries if entry.name == name]
         named = named or [entry for entry in entries if name in getattr(entry.value, "second_names", ())]
         for entry in named:
             if entry.error is None:
-                return entry.value
+                return entry
         if named:
             raise PluginError("; ".join(dict.fromkeys(str(entry.error) for entry in named)))
         return None
@@ -246,7 +216,4 @@ def load_registry(files: Sequence[Path] = (), *, sources: Sequence[Source] | Non
         PluginError: one of ``files`` does not load, or something in it is broken or has a name that is taken.
     """
     allowed, left_out = allowed_sources(installed_sources() if sources is None else sources)
-    registry = Registry([*allowed, *file_sources(files)], left_out)
-    if files:
-        registry.listing()  # looks at every class, so that an error in a file shows now
-    return registry
+    return Registry(allowed, left_out).with_files(files)

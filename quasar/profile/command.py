@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from quasar.core.clock import device_clock
 from quasar.core.config import parse_yaml
+from quasar.core.description import description_of
 from quasar.core.errors import CapacityError, ConfigError
 from quasar.core.models import LanguageModel
 from quasar.machine import busy_processors, environment, is_busy
@@ -22,6 +23,7 @@ from quasar.profile.forwards import Place, Timing, measure
 from quasar.profile.memory import bytes_read, read_bandwidth
 from quasar.profile.parts import operator_parts, shares
 from quasar.profile.report import table
+from quasar.profile.results import Forward, Profile, lay_out
 from quasar.prompts.questions import BUNDLED, load_questions
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 32)
@@ -29,8 +31,6 @@ ROWS = (1, 2, 4, 6, 8, 12, 16, 32)
 
 CONTEXTS = (128, 512, 1536)
 """Committed tokens before and in slot 0."""
-
-SCHEMA_VERSION = 1
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -47,12 +47,12 @@ def run(arguments: argparse.Namespace) -> None:
     pipeline = load_pipeline(
         arguments.model, drafter="none", verifier=parse_yaml(arguments.verifier, "--verifier"),
         device=arguments.device, plugins=arguments.plugin, quiet=arguments.quiet,
+        registry=arguments.registry,
     )  # fmt: skip
     total = None if arguments.rounds is None else arguments.rounds + 1  # and one that is not counted
     with tqdm(desc="rounds", total=total, disable=arguments.quiet, file=sys.stderr) as bar:
         found = profile(pipeline, rows, contexts, arguments.rounds, arguments.seconds, bar.update)
-    found["environment"]["busy_processors_at_start"] = others
-    print(json.dumps(found, indent=2) if arguments.json else table(found))
+    print(json.dumps(lay_out(found, others), indent=2) if arguments.json else table(found))
     if is_busy(others):
         print(f"warning: the machine was busy when this began (others used {others:.1f} processors); the times mean "
               "little.", file=sys.stderr)  # fmt: skip
@@ -65,7 +65,7 @@ def profile(
     rounds: int | None = None,
     seconds: float = 60.0,
     progress: Any = lambda: None,
-) -> dict[str, Any]:
+) -> Profile:
     """Measure the forwards of a pipeline's verifier.
 
     Args:
@@ -76,15 +76,12 @@ def profile(
         seconds: see above.
         progress: called after every round.
 
-    Returns:
-        What ``--json`` prints, ``busy_processors_at_start`` apart.
-
     Raises:
         ConfigError: the verifier does not run a language model of ours.
         CapacityError: the model is shorter than the widest forward.
     """
     verifier = pipeline.composition.verifier
-    model: LanguageModel | None = getattr(verifier, "model", None)
+    model = verifier.language_model()
     if model is None:
         raise ConfigError(f"profile: verifier '{verifier.name}' has no language model to time; name one that has.")
     device = str(model.device)
@@ -96,20 +93,21 @@ def profile(
     timings = measure(model, places, list(dict.fromkeys(rows)), clock, rounds, seconds, progress)
     bandwidth = max(before, read_bandwidth(device, clock))
     read = bytes_read(model)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "model": model.name,
-        "verifier": {**pipeline.composition.as_yaml()["verifier"], **verifier.describe()},
-        "bytes_read_per_forward": read,
-        "read_bandwidth_bytes_per_second": bandwidth,
-        "floor_ms": 1e3 * read / bandwidth,
-        "cache_bytes": {place.context: place.cache_bytes for place in places},
-        "parts_from": "the model's own clock" if hasattr(model, "timings") else "a clock around torch's operators",
-        "forwards": [
-            _entry(place, width, timings, read / bandwidth, model) for place in places for width in dict.fromkeys(rows)
-        ],
-        "environment": environment(device),
-    }
+    floor = read / bandwidth
+    return Profile(
+        model=model.name,
+        options=verifier.as_yaml(),
+        verifier=description_of(verifier),
+        bytes_read_per_forward=read,
+        read_bandwidth_bytes_per_second=bandwidth,
+        floor_ms=1e3 * floor,
+        cache_bytes={place.context: place.cache_bytes for place in places},
+        parts_from="the model's own clock" if hasattr(model, "timings") else "a clock around torch's operators",
+        forwards=tuple(
+            _forward(place, width, timings, floor, model) for place in places for width in dict.fromkeys(rows)
+        ),
+        environment=environment(device),
+    )
 
 
 def _fitting(contexts: Sequence[int], widest: int, model: LanguageModel) -> list[int]:
@@ -130,21 +128,22 @@ def _text(tokenizer: Any, length: int) -> list[int]:
     return (ids * (length // len(ids) + 1))[:length]
 
 
-def _entry(place: Place, rows: int, timings: Any, floor: float, model: LanguageModel) -> dict[str, Any]:
-    """Return one line of the result: a width at a place."""
-    timing: Timing = timings[place.context, rows]
+def _forward(
+    place: Place, rows: int, timings: Mapping[tuple[int, int], Timing], floor: float, model: LanguageModel
+) -> Forward:
+    timing = timings[place.context, rows]
     low, high = timing.quartiles
     first = timings.get((place.context, 1))
-    return {
-        "context": place.context,
-        "rows": rows,
-        "ms": 1e3 * timing.median,
-        "ms_quartiles": [1e3 * low, 1e3 * high],
-        "num_forwards": len(timing.seconds),
-        "times_one_row": timing.median / first.median if first else None,
-        "times_floor": timing.median / floor,
-        "shares": _shares(place, rows, timing, model),
-    }
+    return Forward(
+        context=place.context,
+        rows=rows,
+        ms=1e3 * timing.median,
+        ms_quartiles=(1e3 * low, 1e3 * high),
+        num_forwards=len(timing.seconds),
+        times_one_row=timing.median / first.median if first else None,
+        times_floor=timing.median / floor,
+        shares=_shares(place, rows, timing, model),
+    )
 
 
 def _shares(place: Place, rows: int, timing: Timing, model: LanguageModel) -> dict[str, float] | None:

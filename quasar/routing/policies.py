@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from quasar.core.description import ArmSpeed, Served, Speeds
 from quasar.routing.router import Policy
 
 GRADES = ("low", "mid", "high")
@@ -80,9 +81,9 @@ class ByGrade(Policy):
             self._served[each] += 1
         return chosen
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Served:
         """Requests by grade."""
-        return {"served": dict(self._served)}
+        return Served(dict(self._served))
 
 
 # --- by what was fast -------------------------------------------------------------------------------------------------
@@ -135,19 +136,17 @@ class Bandit(Policy):
         record.tokens += tokens
         record.seconds += seconds
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Speeds:
         """Speeds, and the regret: seconds beyond those that the fastest arm of each class would have taken, by them."""
         regret, spent, shown = 0.0, 0.0, {}
         for name, records in self._records.items():
-            shown[name] = {
-                arm: {"served": each.served, "tokens_per_second": round(each.speed, 2)} for arm, each in records.items()
-            }
+            shown[name] = {arm: ArmSpeed(each.served, round(each.speed, 2)) for arm, each in records.items()}
             best = max(record.speed for record in records.values())
             seconds, tokens = (sum(getattr(each, part) for each in records.values()) for part in ("seconds", "tokens"))
             spent += seconds
             regret += seconds - tokens / best if best else 0.0
         share = regret / spent if spent else 0.0
-        return {"arms_by_class": shown, "regret_seconds": round(regret, 3), "regret_share": round(share, 4)}
+        return Speeds(shown, round(regret, 3), round(share, 4))
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quasar.core.context import Context
+from quasar.core.description import Policy as PolicyReport
 from quasar.core.errors import ConfigError
 from quasar.core.providers import ModelProvider
 
@@ -29,9 +30,9 @@ class Policy(ABC):
     def learn(self, prompts: Sequence[str], chosen: Sequence[str], tokens: int, seconds: float) -> None:  # noqa: B027
         """Note that a step of these requests committed so many tokens in so many seconds."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> PolicyReport | None:
         """Return what reports should say."""
-        return {}
+        return None
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from quasar.core.streams import Streams, draw
 from quasar.core.types import Draft
 from quasar.testing.distributions import SMALLEST_P, texts_against_distribution
 from quasar.testing.references import TARGET, TableVerifier
-
-Kind = TypeVar("Kind")
 
 PROMPTS: tuple[tuple[int, ...], ...] = ((3,), (2, 2, 2, 2, 2), (1, 4, 1), (0, 1, 2, 3, 4, 5, 6, 0, 1, 2))
 """A single token, a repeated one, a short text, and one that holds the whole vocabulary and repeats its beginning."""
@@ -68,39 +66,6 @@ class Findings:
         return [f"{fault}: {detail}" for fault, detail in self.details.items()]
 
 
-class KeepLikely:
-    """Processor: divide by a temperature and keep the ``count`` largest logits, exactly that many."""
-
-    needs_prefix = False
-
-    def __init__(self, temperature: float, count: int) -> None:
-        self.temperature, self.count = temperature, count
-
-    def __call__(self, prefix: Tensor, logits: Tensor) -> Tensor:
-        """Return processed logits ``[n, vocab]``."""
-        kept = logits.topk(self.count, dim=-1).indices
-        return torch.full_like(logits, -torch.inf).scatter(-1, kept, logits.gather(-1, kept) / self.temperature)
-
-
-class NoRepeat:
-    """Processor: the next token differs from the one before it."""
-
-    needs_prefix = True
-
-    def __call__(self, prefix: Tensor, logits: Tensor) -> Tensor:
-        """Return processed logits ``[n, vocab]``."""
-        return logits.scatter(-1, prefix[:, -1:], -torch.inf)
-
-
-SETTINGS: tuple[tuple[float, tuple[LogitsProcessor, ...]], ...] = (
-    (1.0, ()),
-    (0.0, ()),
-    (0.6, (KeepLikely(temperature=0.6, count=2),)),
-    (1.0, (NoRepeat(),)),
-)
-"""Temperature and processors that every component is tried with; the first is without any."""
-
-
 class SpyStreams(Streams):
     """Streams that remember whose random numbers were asked for, as (purpose, level)."""
 
@@ -128,26 +93,37 @@ def make_context(
         processors: of every row.
         samples: sample index of every row, 0 if not given.
     """
-    sampling = SamplingParams(temperature=temperature, max_new_tokens=16)
-    numbers = samples or [0] * len(prompts)
     texts = [list(prompt) for prompt in prompts]
-    rows = tuple(
-        Row(TokenView(ids), len(ids), f"prompt {ids[:9]}", number, sampling, processors)
-        for ids, number in zip(texts, numbers, strict=True)
-    )
-    streams = SpyStreams([(sampling.seed, row.prompt_id, row.sample_index) for row in rows])
-    context = Context(rows, streams)
-    verification = TableVerifier().verify(context, Draft.empty(len(rows)))
-    tokens = draw(verification.probs[:, 0], streams.target(context.committed()[:, None])[:, 0])
-    for ids, token in zip(texts, tokens.tolist(), strict=True):
+    context = begin(texts, temperature, processors, samples)
+    assert context.verification is not None
+    keys = context.streams.target(context.committed()[:, None])[:, 0]
+    for ids, token in zip(texts, draw(context.verification.probs[:, 0], keys).tolist(), strict=True):
         ids.append(token)
-    context.verification = verification
     return context
 
 
-def processor_of(context: Context, kind: type[Kind]) -> Kind | None:
-    """Return the rows' processor of this class, if they have one."""
-    return next((each for each in context.rows[0].processors if isinstance(each, kind)), None)
+def begin(
+    texts: Sequence[list[int]],
+    temperature: float,
+    processors: tuple[LogitsProcessor, ...] = (),
+    samples: Sequence[int] | None = None,
+) -> Context:
+    """Return a context in which these prompts were read; what is appended to the lists afterwards is committed.
+
+    Args:
+        texts: ids per row; the context keeps the lists themselves.
+        temperature: as in ``make_context``, as are the others.
+        processors: of every row.
+        samples: sample index of every row.
+    """
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=16)
+    rows = tuple(
+        Row(TokenView(ids), len(ids), f"prompt {ids[:9]}", number, sampling, processors)
+        for ids, number in zip(texts, samples or [0] * len(texts), strict=True)
+    )
+    context = Context(rows, SpyStreams([(sampling.seed, row.prompt_id, row.sample_index) for row in rows]))
+    context.verification = TableVerifier().verify(context, Draft.empty(len(rows)))
+    return context
 
 
 class Guard:

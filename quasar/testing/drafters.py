@@ -5,33 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from quasar.core import trees
-from quasar.core.components import Drafter
+from quasar.acceptors.stochastic import Stochastic
 from quasar.core.context import Context
-from quasar.core.draft_contract import check_draft
-from quasar.core.errors import ContractError
 from quasar.core.streams import draw
-from quasar.core.types import POINT_MASS, Draft
+from quasar.core.types import Draft
 from quasar.testing.contexts import (
     PROMPTS,
-    SETTINGS,
     Fault,
     Findings,
     Guard,
-    KeepLikely,
     Make,
-    NoRepeat,
     SpyStreams,
     generate,
     make_context,
     probability_of_texts,
-    processor_of,
 )
 from quasar.testing.distributions import SMALLEST_P, draws_against_distributions, independence
-from quasar.testing.references import ExactAcceptor, TableVerifier
-from quasar.testing.tiny_model import VOCAB
+from quasar.testing.drafts import check_shape, content, drawn
+from quasar.testing.processors import SETTINGS, forbidden
+from quasar.testing.references import TableVerifier, last_tokens
 
 _BUDGETS = (4, 1, 0)
 _SAMPLES = 1000
@@ -75,78 +68,9 @@ def _check_drafts(make: Make, findings: Findings) -> None:
         if change is not None:
             findings.add(Fault.MUTATION, f"after 'propose' {change}.")
         else:
-            _check_shape(draft, budget, drafter, findings)
+            check_shape(draft, budget, drafter, findings)
         if findings:
             return
-
-
-def _check_shape(draft: Draft, budget: Sequence[int], drafter: Drafter, findings: Findings) -> None:
-    """Look at one draft; what has no name of its own is left to the check that the engine makes."""
-    if isinstance(draft, Draft) and _is_square(draft, len(budget)):
-        used = trees.used(draft)
-        if drafter.drafts_by == "none" and bool(used.any()):
-            return findings.add(Fault.TRAITS, "it drafts by 'none' and it drafted.")
-        wrong = draft.token_ids[used & ((draft.token_ids < 0) | (draft.token_ids >= VOCAB))]
-        if wrong.numel():
-            return findings.add(Fault.RANGE, f"token ids {sorted(set(wrong.tolist()))}, the vocabulary has {VOCAB}.")
-        if bool((draft.parents <= torch.arange(draft.nodes))[used].all()) and bool((draft.parents >= 0)[used].all()):
-            for row, (longest, most) in enumerate(zip(trees.longest_paths(draft), budget, strict=True)):
-                if longest > most:
-                    fault = Fault.BUDGET if most else Fault.FINISHED
-                    return findings.add(fault, f"a path of {longest} tokens in row {row}, whose budget is {most}.")
-        if _drawn(draft) is not None and not _possible(draft):
-            return None  # a token that its distribution excludes: the check of the distributions says more
-    if drafter.next_distributions and not _are_distributions(
-        draft.next_distributions, (draft.batch, draft.nodes + 1, VOCAB)
-    ):
-        return findings.add(
-            Fault.SHAPE,
-            "its trait 'next_distributions' promises a distribution after every slot, in 'next_distributions'.",
-        )
-    if drafter.matched and draft.matched is None:
-        return findings.add(Fault.SHAPE, "its trait 'matched' promises evidence for every node, in 'matched'.")
-    try:
-        check_draft(draft, budget, VOCAB, drafter.drafts_by, drafter.name)
-    except ContractError as error:
-        findings.add(Fault.SHAPE, str(error))
-    return None
-
-
-def _are_distributions(distributions: Tensor | None, shape: tuple[int, ...]) -> bool:
-    if not isinstance(distributions, Tensor) or tuple(distributions.shape) != shape:
-        return False
-    return bool((distributions >= 0).all()) and bool(((distributions.sum(dim=-1) - 1).abs() < 1e-3).all())
-
-
-def _is_square(draft: Draft, batch: int) -> bool:
-    """Whether the three tensors of integers are such, and of one size."""
-    tensors = (draft.token_ids, draft.parents, draft.num_nodes)
-    if not all(isinstance(each, Tensor) and each.dtype == torch.int64 for each in tensors):
-        return False
-    sizes = [tuple(each.shape) for each in tensors]
-    return len(sizes[0]) == 2 and sizes == [(batch, sizes[0][1]), (batch, sizes[0][1]), (batch,)]
-
-
-def _drawn(draft: Draft) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return (rows, nodes, distributions ``[n, vocab]``) of every sampled trial; ``None`` if unsound."""
-    trials = draft.trials
-    if trials is None:
-        return None
-    try:
-        rows, columns = ((trials.nodes > 0) & (trials.sources != POINT_MASS)).nonzero().unbind(dim=1)
-        distributions = trials.table[rows, trials.sources[rows, columns]]
-        nodes = trials.nodes[rows, columns] - 1
-        draft.token_ids[rows, nodes]
-    except (IndexError, RuntimeError, TypeError, AttributeError):
-        return None
-    return (rows, nodes, distributions) if distributions.shape[-1] == VOCAB else None
-
-
-def _possible(draft: Draft) -> bool:
-    drawn = _drawn(draft)
-    assert drawn is not None
-    rows, nodes, distributions = drawn
-    return bool((distributions.gather(1, draft.token_ids[rows, nodes][:, None]) > 0).all())
 
 
 def _check_chance(make: Make, findings: Findings) -> None:
@@ -157,20 +81,11 @@ def _check_chance(make: Make, findings: Findings) -> None:
         asked = [make_context(prompts, temperature, samples=range(12)) for _ in range(3)]
         one = make()
         first, second = one.propose(asked[0], budget), make().propose(asked[1], budget)
-        if _content(first) != _content(second):
+        if content(first) != content(second):
             return findings.add(Fault.CHANCE, "the same request twice, asked of two instances, gave two drafts.")
-        if _content(first) != _content(one.propose(asked[2], budget)):
+        if content(first) != content(one.propose(asked[2], budget)):
             return findings.add(Fault.MEMORY, "the same request twice, asked of one instance, gave two drafts.")
     return None
-
-
-def _content(draft: Draft) -> object:
-    """Return what counts of a draft, comparable."""
-    counts = draft.num_nodes.tolist()
-    rows = [row[:count] for row, count in zip(draft.token_ids.tolist(), counts, strict=True)]
-    parents = [row[:count] for row, count in zip(draft.parents.tolist(), counts, strict=True)]
-    drawn = _drawn(draft)
-    return rows, parents, None if drawn is None else [each.tolist() for each in drawn]
 
 
 def _check_foreign(make: Make, findings: Findings) -> None:
@@ -199,35 +114,19 @@ def _check_distributions(make: Make, findings: Findings) -> None:
         draft = make().propose(context, (_LENGTH,) * samples)
         if not draft.nodes:
             continue
-        drawn = _drawn(draft)
-        if drawn is None:
+        tried = drawn(draft)
+        if tried is None:
             return findings.add(Fault.SHAPE, "trials or their distributions do not fit the draft.")
-        rows, nodes, distributions = drawn
-        forbidden = _forbidden(context, draft, rows, nodes, distributions)
-        if forbidden is not None:
-            return findings.add(Fault.PROCESSORS, f"{forbidden}.")
+        rows, nodes, distributions = tried
+        before = torch.cat([last_tokens(context), draft.token_ids], dim=1)[rows, draft.parents[rows, nodes]]
+        wrong = forbidden(context, distributions, before)
+        if wrong is not None:
+            return findings.add(Fault.PROCESSORS, f"{wrong}.")
         p = draws_against_distributions(draft.token_ids[rows, nodes].tolist(), distributions.tolist())
         if p < SMALLEST_P:
             setting = "with" if number else "without"
             text = f"{setting} processors, {len(distributions)} draws do not follow what came with them (p = {p:.1g})."
             return findings.add(Fault.PROCESSORS if number else Fault.DISTRIBUTION, text)
-    return None
-
-
-def _forbidden(context: Context, draft: Draft, rows: Tensor, nodes: Tensor, distributions: Tensor) -> str | None:
-    """Say what is wrong with distributions after these processors, if anything is."""
-    likely = processor_of(context, KeepLikely)
-    if context.rows[0].sampling.temperature == 0 and bool((distributions.amax(dim=-1) < 1 - 1e-6).any()):
-        return "at temperature 0 a distribution is not one-hot"
-    if likely and bool(((distributions > 0).sum(dim=-1) > likely.count).any()):
-        return f"under top-k {likely.count} a distribution gives probability to more tokens"
-    if processor_of(context, NoRepeat):
-        last = torch.tensor([[each.token_ids[-1]] for each in context.rows])
-        before = torch.cat([last, draft.token_ids], dim=1)[rows, draft.parents[rows, nodes]]
-        if bool((distributions.gather(1, before[:, None]) > 0).any()):
-            return (
-                "where no token may come twice in a row, a distribution gives probability to the token before its place"
-            )
     return None
 
 
@@ -237,10 +136,10 @@ def _check_memory(make: Make, findings: Findings) -> None:
         for earlier, prompt in ((PROMPTS[-1], PROMPTS[0]), (PROMPTS[-1], PROMPTS[1]), (PROMPTS[0], PROMPTS[-1])):
             used, fresh = TableVerifier(), TableVerifier()
             drafter = make()
-            generate(drafter, ExactAcceptor(), [earlier], temperature, 12)
-            generate(drafter, ExactAcceptor(), [prompt], temperature, 12, verifier=used)
-            generate(make(), ExactAcceptor(), [prompt], temperature, 12, verifier=fresh)
-            if [_content(each) for each in used.drafts] != [_content(each) for each in fresh.drafts]:
+            generate(drafter, Stochastic(), [earlier], temperature, 12)
+            generate(drafter, Stochastic(), [prompt], temperature, 12, verifier=used)
+            generate(make(), Stochastic(), [prompt], temperature, 12, verifier=fresh)
+            if [content(each) for each in used.drafts] != [content(each) for each in fresh.drafts]:
                 text = f"after prompt {earlier}, prompt {prompt} has other drafts than with a fresh instance."
                 return findings.add(Fault.MEMORY, text)
     return None
@@ -248,7 +147,7 @@ def _check_memory(make: Make, findings: Findings) -> None:
 
 def _check_text(make: Make, findings: Findings) -> None:
     """Compare many whole texts with the target's distribution, which they must follow under an exact acceptor."""
-    p = probability_of_texts(make(), ExactAcceptor(), _TEXTS)
+    p = probability_of_texts(make(), Stochastic(), _TEXTS)
     if p < SMALLEST_P:
         text = f"with an exact acceptor the texts do not follow the target's distribution (chi-square p = {p:.1g})."
         findings.add(Fault.EXACTNESS, text)

@@ -29,19 +29,7 @@ from quasar.plugins.checks import BASES, find_fault
 from quasar.testing.acceptors import check_acceptor
 from quasar.testing.contexts import Fault, Findings, Make
 from quasar.testing.drafters import check_drafter
-from quasar.testing.tiny_model import VOCAB, Letters, TinyModel, TinyModels
 from quasar.testing.verifiers import check_verifier
-
-__all__ = [
-    "VOCAB",
-    "ConformanceError",
-    "Fault",
-    "Letters",
-    "TinyModel",
-    "TinyModels",
-    "check_component",
-    "conformance_report",
-]
 
 _CHECKS: dict[str, Callable[[Make, Findings], None]] = {
     "drafter": check_drafter,

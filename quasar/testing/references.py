@@ -1,4 +1,4 @@
-"""Reference parts of the conformance kit: a table for a target model, drafters over tables, the exact acceptor."""
+"""Reference parts of the conformance kit: a table for a target model and drafters over tables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from quasar.acceptors.rules.exact import accept_exactly
-from quasar.core.components import Acceptor, Drafter, Verifier
+from quasar.core.components import Drafter, Verifier
 from quasar.core.context import Context
 from quasar.core.streams import draw
-from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
+from quasar.core.types import POINT_MASS, Draft, Trials, Verification
 from quasar.testing.tiny_model import VOCAB
 
 
@@ -46,18 +45,6 @@ class TableVerifier(Verifier):
         used = torch.arange(draft.nodes) < draft.num_nodes[:, None]
         logits = TARGET[torch.cat([last_tokens(context), draft.token_ids.where(used, 0)], dim=1)]
         return Verification(draft, context.distributions(logits, draft), logits)
-
-
-class ExactAcceptor(Acceptor):
-    """The exact rules of the core."""
-
-    name = "reference"
-    exact = True
-    target_stream = True
-
-    def accept(self, verification: Verification, context: Context) -> Acceptance:
-        """Accept exactly."""
-        return accept_exactly(verification, context)
 
 
 class NoDrafts(Drafter):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from quasar.core.cache import KVCache
-from quasar.core.decoders import LinearLayer
+from quasar.core.decoders import Decoder, LinearLayer
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.models import Block, ChannelGroup
+from quasar.core.models import Block, ChannelGroup, EditableModel
 from quasar.core.providers import Made
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class TinyModel:
             parameter.requires_grad_(False)
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
         self.layers.to(dtype)
+        self.num_layers = _LAYERS
 
     def forward(self, block: Block, cache: KVCache) -> Tensor:
         """Run one block; see ``LanguageModel.forward``."""
@@ -85,21 +86,17 @@ class TinyModel:
     def _mixes(self) -> list[nn.Module]:
         return [layer for name, layer in self.layers.items() if name != "head"]
 
-    @property
-    def num_layers(self) -> int:
-        """Layers beside the head."""
-        return len(self._mixes())
-
     def without_layers(self, dropped: Collection[int]) -> TinyModel:
         """Return a model over the same weights that lacks these layers."""
         twin = self.sharing_copy()
         for name in [name for number, name in enumerate(self.layers) if number in dropped]:
             del twin.layers[name]
+        twin.num_layers = len(twin._mixes())
         return twin
 
     @torch.inference_mode()
     def layer_states(self, token_ids: Tensor, given: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Return the hidden states round every layer; see ``LanguageModel.layer_states``."""
+        """Return the hidden states round every layer; see ``EditableModel.layer_states``."""
         length = token_ids.shape[1]
         weights = torch.ones((length, length), dtype=self.dtype).tril()
         weights /= weights.sum(dim=-1, keepdim=True)
@@ -128,6 +125,14 @@ class TinyModel:
             UnsupportedModelError: always.
         """
         raise UnsupportedModelError("the kit's model has no inputs that can be scaled.")
+
+    def decoder(self) -> Decoder:
+        """Refuse: it is no Llama.
+
+        Raises:
+            UnsupportedModelError: always.
+        """
+        raise UnsupportedModelError("the kit's model is not of the Llama family.")
 
     def _replacer(self, name: str) -> Callable[[nn.Module], None]:
         def replace(module: nn.Module) -> None:
@@ -173,34 +178,44 @@ class Letters:
 
 
 class TinyModels:
-    """Hands out ``TinyModel`` as the target: a model provider for tests.
+    """Hands out tiny models of one kind, the same object for the same weights and dtype; see ``ModelProvider``.
 
     Attributes:
         device: ``cpu``.
         measurements: see ``ModelProvider``.
+        letters: alphabet of the tokenizer, one letter a token.
+
+    Args:
+        backends: what ``backends`` returns.
     """
 
     device = "cpu"
+    letters = "abcdefg"
 
-    def __init__(self) -> None:
+    def __init__(self, backends: Sequence[type[Backend]] = ()) -> None:
         self.measurements: dict[str, Any] = {}
+        self._backends = backends
         self._made: dict[str, object] = {}
 
-    def target(self, dtype: str = "auto") -> TinyModel:
-        """Return the tiny model, in float32 for ``auto``."""
-        return self.derived(f"target/{dtype}", lambda: TinyModel(_DTYPES[dtype]))
+    def make(self, dtype: torch.dtype, seed: int) -> EditableModel:
+        """Return a new model with random weights."""
+        return TinyModel(dtype, seed)
+
+    def target(self, dtype: str = "auto") -> EditableModel:
+        """Return the model, in float32 for ``auto``: every backend multiplies that, and its rounding is small."""
+        return self._model(dtype, seed=0)
 
     def backends(self) -> Sequence[type[Backend]]:
-        """Return none: everything runs on torch."""
-        return ()
+        """Return the backends that it was given."""
+        return self._backends
 
-    def other(self, name: str, dtype: str = "auto") -> TinyModel:
-        """Return another tiny model, its weights drawn from its name."""
-        return self.derived(f"{name}/{dtype}", lambda: TinyModel(_DTYPES[dtype], seed=sum(name.encode())))
+    def other(self, name: str, dtype: str = "auto") -> EditableModel:
+        """Return another model of that kind, its weights drawn from its name."""
+        return self._model(dtype, seed=sum(name.encode()))
 
     def tokenizer(self, name: str | None = None) -> Letters:
         """Return the same tokenizer for every model."""
-        return Letters()
+        return Letters(self.letters)
 
     def derived(self, key: str, make: Callable[[], Made]) -> Made:
         """Return what ``make`` made under ``key``; see ``ModelProvider.derived``."""
@@ -209,11 +224,6 @@ class TinyModels:
         made: Made = self._made[key]  # type: ignore[assignment]
         return made
 
-
-_DTYPES = {
-    "auto": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
+    def _model(self, dtype: str, seed: int) -> EditableModel:
+        precision = "float32" if dtype == "auto" else dtype
+        return self.derived(f"{seed}/{precision}", lambda: self.make(getattr(torch, precision), seed))

@@ -11,18 +11,9 @@ from quasar.core import trees
 from quasar.core.components import Verifier
 from quasar.core.context import Context
 from quasar.core.types import Draft, Verification
-from quasar.testing.contexts import (
-    PROMPTS,
-    SETTINGS,
-    Fault,
-    Findings,
-    Guard,
-    KeepLikely,
-    Make,
-    NoRepeat,
-    make_context,
-    processor_of,
-)
+from quasar.testing.contexts import PROMPTS, Fault, Findings, Guard, Make, begin, make_context
+from quasar.testing.processors import SETTINGS, are_distributions, forbidden
+from quasar.testing.references import last_tokens
 
 _ALIKE = 1e-6
 """Largest difference of probabilities between two blocks of one shape."""
@@ -103,8 +94,7 @@ def _check_shape(found: Verification, draft: Draft, verifier: Verifier, findings
     expected = [draft.batch, draft.nodes + 1, vocab or (probs.shape[-1] if probs.dim() else 0)]
     if list(probs.shape) != expected:
         return findings.add(Fault.SHAPE, f"probs should have shape {expected}, got {list(probs.shape)}.")
-    distributions = probs[_used_slots(draft)]
-    if not bool((distributions >= 0).all()) or not bool(((distributions.sum(dim=-1) - 1).abs() < 1e-3).all()):
+    if not are_distributions(probs[_used_slots(draft)]):
         return findings.add(Fault.SHAPE, "probs should be distributions: no negative entries, sums of 1.")
     if found.logits is not None and found.logits.shape != probs.shape:
         findings.add(Fault.SHAPE, f"logits should be shaped like probs, got {list(found.logits.shape)}.")
@@ -113,23 +103,12 @@ def _check_shape(found: Verification, draft: Draft, verifier: Verifier, findings
 
 def _check_distributions(found: Verification, context: Context, findings: Findings) -> None:
     """See that the distributions come after the processors of every place."""
-    distributions = found.probs[_used_slots(found.draft)]
-    likely = processor_of(context, KeepLikely)
-    text = None
-    if context.rows[0].sampling.temperature == 0 and bool((distributions.amax(dim=-1) < 1 - 1e-6).any()):
-        text = "at temperature 0 a distribution is not one-hot"
-    elif likely and bool(((distributions > 0).sum(dim=-1) > likely.count).any()):
-        text = f"under top-k {likely.count} a distribution gives probability to more tokens"
-    elif processor_of(context, NoRepeat):
-        last = torch.tensor([[row.token_ids[-1]] for row in context.rows])
-        tokens = torch.cat([last, found.draft.token_ids], dim=1)
-        if bool((found.probs.gather(2, tokens[..., None])[..., 0] > 0)[_used_slots(found.draft)].any()):
-            text = (
-                "where no token may come twice in a row, a distribution gives probability to the token before its place"
-            )
+    used = _used_slots(found.draft)
+    before = torch.cat([last_tokens(context), found.draft.token_ids], dim=1)[used]
+    text = forbidden(context, found.probs[used], before)
     if text is None and found.logits is not None:
-        expected = context.distributions(found.logits, found.draft)[_used_slots(found.draft)]
-        if not torch.allclose(distributions, expected, rtol=0, atol=1e-4):
+        expected = context.distributions(found.logits, found.draft)[used]
+        if not torch.allclose(found.probs[used], expected, rtol=0, atol=1e-4):
             text = "the distributions are not those of its logits after the processors"
     if text is not None:
         findings.add(Fault.PROCESSORS, f"{text}.")
@@ -144,9 +123,10 @@ def _distribution(make: Make, text: Sequence[int]) -> Tensor:
 
 def _committed(texts: Sequence[Sequence[int]]) -> Context:
     """Return a context whose rows have committed exactly these ids."""
-    context = make_context([text[:-1] for text in texts], 1.0)
-    for row, text in zip(context.rows, texts, strict=True):
-        row.token_ids._ids[-1] = text[-1]
+    rows = [list(text[:-1]) for text in texts]
+    context = begin(rows, 1.0)
+    for row, text in zip(rows, texts, strict=True):
+        row.append(text[-1])
     return context
 
 
@@ -171,9 +151,10 @@ def _check_neighbours(make: Make, findings: Findings) -> None:
 def _check_memory(make: Make, findings: Findings) -> None:
     """Go on with one request for some steps, then begin another with the same instance."""
     verifier = make()
-    for text in ([*PROMPTS[-1], 1], [*PROMPTS[0], 5]):
-        ids = list(text)
-        context = _committed([ids])
+    for prompt, first in ((PROMPTS[-1], 1), (PROMPTS[0], 5)):
+        ids = list(prompt)
+        context = begin([ids], 1.0)
+        ids.append(first)
         for chain, accepted, following in (([1, 2, 3], 3, 4), ([5, 6], 0, 0), ([2, 2, 2], 1, 6), ([], 0, 1)):
             draft = Draft.chains([chain])
             probs = verifier.verify(context, draft).probs
@@ -183,7 +164,5 @@ def _check_memory(make: Make, findings: Findings) -> None:
                     seen = [*ids, *chain[:slot]]
                     detail = f"after earlier steps or prompts the distribution after {seen} differs by {gap:.2g}."
                     return findings.add(Fault.MEMORY, detail)
-            new = [*chain[:accepted], following]
-            ids += new
-            context.rows[0].token_ids._ids.extend(new)
+            ids += [*chain[:accepted], following]
     return None

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-
-from quasar.verifiers.quantization.emulated import EmulatedFp8Linear
+from quasar.verifiers.quantization.emulated import EmulatedFp8
 from quasar.verifiers.quantization.layerwise import LayerwiseVerifier
-from quasar.verifiers.quantization.scheme import QuantizedLinear
-from quasar.verifiers.quantization.torchao import TorchaoFp8Linear
+from quasar.verifiers.quantization.torchao import TorchaoFp8
 
 
 class Fp8(LayerwiseVerifier):
@@ -23,9 +18,4 @@ class Fp8(LayerwiseVerifier):
 
     name = "fp8"
     precision = "W8A8 fp8"
-    layers = (TorchaoFp8Linear, EmulatedFp8Linear)
-
-    def make_layer(self, kind: Any, weight: Tensor, bias: Tensor | None) -> QuantizedLinear:
-        """Return a layer."""
-        layer: QuantizedLinear = kind(weight, bias)
-        return layer
+    backends = (TorchaoFp8, EmulatedFp8)

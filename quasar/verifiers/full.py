@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from quasar.core.backends import Built, check_name
-from quasar.core.models import LanguageModel
+from quasar.core.description import Description
+from quasar.core.models import Dtype, LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.backend_choice import choose_backend, full_precision
 from quasar.models.verifier import ModelVerifier
@@ -22,9 +23,7 @@ class Full(ModelVerifier):
     class Config(ModelVerifier.Config):
         """Options."""
 
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
-            "auto", description="What the forward computes in; auto is the checkpoint's own dtype."
-        )
+        dtype: Dtype = Field("auto", description="What the forward computes in; auto is the checkpoint's own dtype.")
         backend: str = Field(
             "auto",
             description="What multiplies: torch, an installed backend, or auto, the fastest by measurement.",
@@ -48,6 +47,6 @@ class Full(ModelVerifier):
         """The model in its own dtype or the one asked for."""
         return "the model in full precision" + ("" if self.config.dtype == "auto" else f" ({self.config.dtype})")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """The backend beside what every model verifier says."""
-        return {"backend": self._built.backend, **super().describe()}
+        return replace(super().describe(), backend=self._built.backend)

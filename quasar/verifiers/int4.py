@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from quasar.verifiers.quantization.emulated import EmulatedInt4Linear
+from quasar.verifiers.quantization.emulated import EmulatedInt4
 from quasar.verifiers.quantization.layerwise import LayerwiseVerifier
-from quasar.verifiers.quantization.scheme import QuantizedLinear
-from quasar.verifiers.quantization.torchao import TorchaoInt4Linear
+from quasar.verifiers.quantization.torchao import TorchaoInt4
 
 
 class Int4(LayerwiseVerifier):
@@ -22,7 +20,7 @@ class Int4(LayerwiseVerifier):
 
     name = "int4"
     precision = "W4 int4"
-    layers = (TorchaoInt4Linear, EmulatedInt4Linear)
+    backends = (TorchaoInt4, EmulatedInt4)
 
     class Config(LayerwiseVerifier.Config):
         """Options."""
@@ -31,10 +29,9 @@ class Int4(LayerwiseVerifier):
 
     config: Config
 
-    def make_layer(self, kind: Any, weight: Tensor, bias: Tensor | None) -> QuantizedLinear:
-        """Return a layer."""
-        layer: QuantizedLinear = kind(weight, bias, self.config.group_size)
-        return layer
+    def layer_options(self) -> dict[str, Any]:
+        """Return the size of the groups."""
+        return {"group_size": self.config.group_size}
 
     def reference(self) -> str:
         """The quantised model, with the size of its groups."""

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from quasar.core.backends import STOCK, Built, check_name
+from quasar.core.backends import Built, check_name
+from quasar.core.description import Description
 from quasar.core.errors import ConfigError
-from quasar.core.models import LanguageModel
+from quasar.core.models import Dtype, LanguageModel
 from quasar.core.providers import ModelProvider
-from quasar.models.backend_choice import choose_backend
-from quasar.models.int8_format import MAX_STEPS
+from quasar.models.backend_choice import choose_backend, refuse_unusable
 from quasar.models.verifier import ModelVerifier
-from quasar.verifiers.quantization.compensated import compensate
-from quasar.verifiers.quantization.replace_layers import available_backends, convert, matching_layers, weight_steps
-from quasar.verifiers.quantization.replace_layers import choose_backend as choose_layer_backend
-from quasar.verifiers.quantization.smoothed import smoothed_copy
+from quasar.verifiers.quantization.fbgemm import Fbgemm
+from quasar.verifiers.quantization.gptq_weights import round_by_gptq
+from quasar.verifiers.quantization.reference import Reference
+from quasar.verifiers.quantization.replace_layers import matching_layers
+from quasar.verifiers.quantization.smoothed_copy import smoothed_copy
+from quasar.verifiers.quantization.torchao import Torchao
+
+LAYER_BACKENDS = {backend.name: backend for backend in (Fbgemm, Reference, Torchao)}
+"""Backends that come with the verifier and build layer by layer, by name, best first."""
 
 
 class Int8(ModelVerifier):
@@ -40,7 +46,7 @@ class Int8(ModelVerifier):
             description="What multiplies: an installed backend, or layer by layer fbgemm, torchao or reference (exact "
             "integers); torch is the best of these three, auto the fastest of all by measurement.",
         )
-        dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
+        dtype: Dtype = Field(
             "auto", description="What everything beside the quantised layers computes in; auto is the checkpoint's."
         )
         quantize_lm_head: bool = Field(False, description="Quantise the output projection too.")
@@ -77,7 +83,7 @@ class Int8(ModelVerifier):
         @field_validator("backend")
         @classmethod
         def _known(cls, value: str, info: ValidationInfo) -> str:
-            return check_name(value, info, available_backends())
+            return check_name(value, info, LAYER_BACKENDS)
 
     config: Config
     _built: Built
@@ -86,34 +92,26 @@ class Int8(ModelVerifier):
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return a quantised copy of the target, made once for all arms with these options."""
         options = self.config
-        dtype, wanted = options.dtype, options.backend
-        bits = options.activation_bits
-        whole = None if wanted in available_backends() else choose_backend(models, dtype, wanted)
-        if whole is not None and whole.activation_bits < bits:
-            if wanted != "auto":
-                raise ConfigError(
-                    f"verifier 'int8': backend '{wanted}' takes {whole.activation_bits} activation_bits at most."
-                )
-            whole = None
-        target = models.target(dtype)
-        by_layer = "auto" if wanted == STOCK else wanted
-        name = choose_layer_backend(by_layer, target, bits) if whole is None else whole.name
-        keep = matching_layers(target, options.keep)
+        backend = choose_backend(
+            models, options.dtype, options.backend, "int8",
+            activation_bits=options.activation_bits, built_in=tuple(LAYER_BACKENDS.values()),
+        )  # fmt: skip
+        keep = matching_layers(models.target(options.dtype), options.keep)
 
         def make() -> tuple[Built, str]:
-            smoothed = smoothed_copy(models, dtype, whole, options.smooth_alpha, options.calibration)
+            smoothed = smoothed_copy(models, options.dtype, backend, options.smooth_alpha, options.calibration)
             if options.weight_rounding == "gptq":
                 head = {layer.name for layer in smoothed.model.linear_layers() if layer.is_head}
                 skipped = keep | (set() if options.quantize_lm_head else head)
-                steps = MAX_STEPS if whole is not None else weight_steps(name)
-                compensate(models, smoothed.model, steps, options.calibration, skipped)
-            how: Any = {"quantize_lm_head": options.quantize_lm_head, "keep": keep, "activation_bits": bits}
-            if whole is not None:
-                return whole.build(smoothed.model, "int8", **how), smoothed.how
-            report = convert(smoothed.model, name, compiled=options.compiled, **how)
-            return Built(smoothed.model, report.backend, report.converted, report.skipped), smoothed.how
+                round_by_gptq(models, smoothed.model, backend.weight_steps, options.calibration, skipped)
+            more: dict[str, Any] = {"compiled": True} if options.compiled else {}
+            built = backend.build(
+                smoothed.model, "int8", quantize_lm_head=options.quantize_lm_head, keep=keep,
+                activation_bits=options.activation_bits, **more,
+            )  # fmt: skip
+            return built, smoothed.how
 
-        key = f"int8/{name}/{options.model_dump_json(exclude={'backend'})}"
+        key = f"int8/{backend.name}/{options.model_dump_json(exclude={'backend'})}"
         self._built, self._smoothing = models.derived(key, make)
         return self._built.model
 
@@ -130,8 +128,8 @@ class Int8(ModelVerifier):
             raise ConfigError("verifier 'int8': smooth_alpha 0 leaves nothing to calibrate; leave 'calibration' out.")
         if wanted == "fbgemm" and self.config.dtype == "float64":
             raise ConfigError("verifier 'int8': backend 'fbgemm' computes in float32; for float64 take 'reference'.")
-        if wanted in available_backends():
-            choose_layer_backend(wanted, activation_bits=options.activation_bits)
+        if wanted in LAYER_BACKENDS:
+            refuse_unusable(LAYER_BACKENDS[wanted], "int8", options.activation_bits)
         told = [] if wanted == "auto" else [f"{wanted} backend"]
         told += ["not smoothed"] if options.smooth_alpha == 0 else []
         told += [f"smooth_alpha {options.smooth_alpha:g}"] if options.smooth_alpha else []
@@ -140,14 +138,13 @@ class Int8(ModelVerifier):
         told += [f"{', '.join(options.keep)} in full precision"] if options.keep else []
         return f"the model in W8A{options.activation_bits} int8" + (f" ({'; '.join(told)})" if told else "")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Backend and what was converted, beside what every model verifier says."""
-        return {
-            "backend": self._built.backend,
+        details = {
             "smoothing": self._smoothing,
             "weight_rounding": self.config.weight_rounding,
             "compiled": self.config.compiled,
             "converted_layers": len(self._built.converted),
             "skipped_layers": list(self._built.skipped),
-            **super().describe(),
         }
+        return replace(super().describe(), backend=self._built.backend, details=details)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quasar.core.description import Description
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.pruning import PrunedModel, PruningOptions, pruned_copy
@@ -37,6 +38,6 @@ class Pruned(ModelVerifier):
         dtype = "" if self.config.dtype == "auto" else f", {self.config.dtype}"
         return f"the model pruned {self.config.ratio:g} ({self.config.method}{dtype})"
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Which layers stayed, beside what every model verifier says."""
-        return {**self._pruned.describe(), **super().describe()}
+        return self._pruned.describe(super().describe())

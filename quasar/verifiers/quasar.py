@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -12,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from quasar.core.cache import KVCache
 from quasar.core.components import Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description, description_of
 from quasar.core.errors import CompositionError
 from quasar.core.models import Block, LanguageModel
 from quasar.core.providers import ModelProvider
@@ -64,6 +66,11 @@ class Quasar(Verifier):
         """The quantised model, or nothing."""
         return self.config.int8.reference() if self.config.mode == "full" else None
 
+    def language_model(self) -> LanguageModel | None:
+        """The quantised model where it does everything; of two models neither is the one."""
+        model: LanguageModel | None = self.config.int8.language_model() if self.config.mode == "full" else None
+        return model
+
     def max_length(self) -> int | None:
         """Positions of the model."""
         return self.config.int8.max_length()
@@ -72,14 +79,14 @@ class Quasar(Verifier):
         """Size of the model's output layer."""
         return self.config.int8.vocab_size()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """The mode, and what the models say."""
         int8, full = self.config.int8, self.config.full
-        said = {"mode": self.config.mode, **int8.describe()}
+        said = description_of(int8)
+        details = {"mode": self.config.mode, **said.details}
         if self.config.mode == "verify_only":
-            said["full"] = full.describe()
-            said["weight_bytes"] = sum(self.storages().values())
-        return said
+            details["full"] = description_of(full).flat()
+        return replace(said, weight_bytes=sum(self.storages().values()), details=details)
 
     def storages(self) -> dict[int, int]:
         """Those of the models that were loaded."""
@@ -115,7 +122,7 @@ class Quasar(Verifier):
 
     def _sessions(self, context: Context) -> list[Session]:
         def make() -> list[Session]:
-            model = cast(LanguageModel, _ByDraft(self.config.full.model, self.config.int8.model))
+            model = _ByDraft(self.config.full.model, self.config.int8.model)
             return [Session(model, 1, len(row.token_ids) + row.sampling.max_new_tokens + 32) for row in context.rows]
 
         return context.scratch(self, make)
@@ -126,11 +133,14 @@ class _ByDraft:
 
     def __init__(self, plain: LanguageModel, drafts: LanguageModel) -> None:
         self._plain, self._drafts = plain, drafts
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
+        self.vocab_size, self.max_length, self.num_layers = plain.vocab_size, plain.max_length, plain.num_layers
+        self.dtype, self.device, self.name = plain.dtype, plain.device, plain.name
 
     def forward(self, block: Block, cache: KVCache) -> Tensor:
         """As ``LanguageModel.forward``; logits of more than one column are wanted only where there is a draft."""
         model = self._drafts if block.num_logits > 1 else self._plain
         return model.forward(block, cache)
+
+    def storages(self) -> dict[int, int]:
+        """Those of both."""
+        return self._plain.storages() | self._drafts.storages()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 
 from quasar.core.components import Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description, description_of
 from quasar.core.providers import ModelProvider
 from quasar.core.types import Draft, Verification
 from quasar.models.verifier import ModelVerifier
@@ -37,9 +36,11 @@ class Routed(Verifier):
         """Options."""
 
         arms: dict[str, ModelVerifier] = Field(
-            min_length=1, description="The verifiers, by name; the rules want low, mid, high."
+            min_length=1,
+            examples=[{"low": "pruned", "mid": "int8", "high": "full"}],
+            description="The verifiers, by name; the rules want low, mid, high.",
         )
-        policy: PolicyOptions = Field(description="Who is asked: specquant, length or bandit.")
+        policy: PolicyOptions = Field(examples=["specquant"], description="Who is asked: specquant, length or bandit.")
 
     config: Config
 
@@ -66,16 +67,16 @@ class Routed(Verifier):
         """That of the arms."""
         return next(iter(self.config.arms.values())).vocab_size()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the policy and the arms say; weights are counted once."""
-        said = {name: arm.describe() for name, arm in self.config.arms.items()}
-        return {
-            "policy": self._router.policy.describe(),
-            "backend": ", ".join(dict.fromkeys(str(each["backend"]) for each in said.values() if "backend" in each)),
-            "dtype": ", ".join(dict.fromkeys(str(each["dtype"]) for each in said.values())),
-            "weight_bytes": sum(self.storages().values()),
-            "arms": said,
-        }
+        said = {name: description_of(arm) for name, arm in self.config.arms.items()}
+        return Description(
+            backend=", ".join(dict.fromkeys(each.backend for each in said.values() if each.backend is not None)),
+            dtype=", ".join(dict.fromkeys(each.dtype for each in said.values() if each.dtype is not None)),
+            weight_bytes=sum(self.storages().values()),
+            policy=self._router.policy.describe(),
+            details={"arms": {name: each.flat() for name, each in said.items()}},
+        )
 
     def positions_forwarded(self, context: Context) -> int:
         """Columns computed so far for these requests, by all arms that served them."""

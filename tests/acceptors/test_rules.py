@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from draft_strategies import Tree, padded, rows_of_trees, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,6 +15,7 @@ from quasar.core.context import Context, Row, TokenView
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams, draw
 from quasar.core.types import POINT_MASS, Acceptance, Draft, Trials, Verification
+from tests.shared.draft_strategies import Tree, padded, rows_of_trees, trees
 
 VOCAB = 4
 quick = settings(deadline=None, max_examples=100)

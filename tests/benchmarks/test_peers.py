@@ -9,7 +9,7 @@ import peers
 import pytest
 from peers_arms import LLAMA, QUASAR, TRANSFORMERS, Arm
 from peers_report import counted, summary, table
-from peers_store import Store, published
+from peers_store import RESULTS, Store, lines, published
 
 from quasar.core.errors import ConfigError
 
@@ -89,6 +89,21 @@ def test_published_results_hold_no_ids(answers, tmp_path, monkeypatch):
     assert store.earlier({"n": 1}) == json.loads(json.dumps(answers))
     with pytest.raises(ConfigError, match="other settings"):
         store.earlier({"n": 2})
+
+
+def test_published_results_have_a_line_for_each_answer(answers, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = {"settings": {"empty": [], "none": None}, "arms": ARMS, "answers": [*answers, *answers]}
+    Store("./race.json").write(results)
+    text = (tmp_path / "race.json").read_text(encoding="utf-8")
+    assert json.loads(text) == json.loads(json.dumps(published(results)))
+    assert sum('"question"' in line for line in text.splitlines()) == 20 == text.count('"question"')
+    assert max(map(len, text.splitlines())) < 320
+
+
+def test_the_race_that_is_kept_is_written_as_a_race_would_write_it():
+    text = (RESULTS / "peers_smollm2.json").read_text(encoding="utf-8")
+    assert lines(json.loads(text)) + "\n" == text
 
 
 def test_a_failing_arm_loses_nobody_else_s_figures(tmp_path, monkeypatch, capsys):

@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quasar.cli import main
+from quasar.compare.report import busy
+from quasar.compare.store import results_type
 
 FIELDS = {
     "name", "task", "temperature", "num_prompts", "num_tokens", "num_steps", "tokens_per_second", "speedup",
@@ -187,7 +190,7 @@ def test_hooks_see_the_run_and_its_steps(run_file, tmp_path):
         f"LOG = {str(log)!r}\n\n\n"
         "def note(text):\n    with open(LOG, 'a') as file:\n        file.write(text + '\\n')\n\n\n"
         "@hookimpl\ndef quasar_run_started(resolved):\n    note('started ' + str(resolved['repeats']))\n\n\n"
-        "@hookimpl\ndef quasar_step_finished(arm, record):\n    note(f'step {arm} {sum(record.committed)}')\n\n\n"
+        "@hookimpl\ndef quasar_step_finished(arm, record):\n    note(f'step {arm} {record.committed}')\n\n\n"
         "@hookimpl\ndef quasar_run_finished(results):\n    note('finished ' + results['baseline'])\n",
         encoding="utf-8",
     )
@@ -226,9 +229,7 @@ def test_generate_streams_the_text_and_prints_statistics(tiny_model, capsys):
 
 
 def test_a_busy_machine_is_named_in_the_report(finished):
-    from quasar.compare.report import busy
-
-    results = json.loads((finished / "results.json").read_text(encoding="utf-8"))
+    results = results_type().validate_json((finished / "results.json").read_text(encoding="utf-8"))
     for others, warned in ((0.2, False), (None, False), (2.5, True)):
-        results["environment"]["busy_processors_at_start"] = others
-        assert ("machine was busy" in busy(results)) == warned
+        where = replace(results.environment, busy_processors_at_start=others)
+        assert ("machine was busy" in busy(replace(results, environment=where))) == warned

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quasar.cli import main
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 
 @pytest.fixture

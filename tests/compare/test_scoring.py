@@ -13,7 +13,8 @@ import pytest
 from quasar.cli import main
 from quasar.compare import code_tests
 from quasar.compare.code_tests import find_problem, load_problems, outcome, program
-from quasar.compare.config import ScoringConfig, final_number, find_golds, load_run, score
+from quasar.compare.config import ScoringConfig, load_run
+from quasar.compare.scoring import final_number, find_golds, score
 from quasar.core.errors import ConfigError
 from quasar.prompts.questions import Question
 from quasar.prompts.sources import load_sources
@@ -215,19 +216,19 @@ def test_scores_are_shares_of_questions_with_errors_and_agreement_with_the_basel
         arms=[SimpleNamespace(name="full"), SimpleNamespace(name="int8")], baseline="full", questions=questions
     )
     found = score(find_golds(questions, ScoringConfig()), run, answers)
-    assert found["without_gold"] == ["chat"]
-    full, int8 = found["scores"]
-    assert (full["arm"], int8["arm"]) == ("full", "int8")
-    assert int8["questions"] == 3
+    assert found.without_gold == ("chat",)
+    full, int8 = found.scores
+    assert (full.arm, int8.arm) == ("full", "int8")
+    assert int8.questions == 3
     two_of_three, one_of_three, error = pytest.approx(2 / 3), pytest.approx(1 / 3), pytest.approx(1 / 3)
-    assert (int8["score"], full["score"]) == (two_of_three, one_of_three)
+    assert (int8.score, full.score) == (two_of_three, one_of_three)
     # The sample variance of 1, 0, 1 is 1/3; of the mean of three, 1/9.
-    assert int8["score_standard_error"] == full["score_standard_error"] == error
-    assert (int8["same_result"], int8["same_text"], full["same_result"], full["same_text"]) == (
+    assert int8.score_standard_error == full.score_standard_error == error
+    assert (int8.same_result, int8.same_text, full.same_result, full.same_text) == (
         two_of_three, two_of_three, 1, 1
     )  # fmt: skip
-    assert int8["same_text_standard_error"] == error
-    assert (int8["cut"], full["cut"]) == (pytest.approx(1 / 3), 0)
+    assert int8.same_text_standard_error == error
+    assert (int8.cut, full.cut) == (pytest.approx(1 / 3), 0)
 
 
 def test_repeats_of_a_question_count_as_one_question():
@@ -238,11 +239,11 @@ def test_repeats_of_a_question_count_as_one_question():
         for repeat, text in enumerate(texts)
     ]
     run = SimpleNamespace(arms=[SimpleNamespace(name="full")], baseline="full", questions=questions)
-    [entry] = score(find_golds(questions, ScoringConfig()), run, answers)["scores"]
-    assert (entry["questions"], entry["score"]) == (2, 0.75)
-    assert entry["score_standard_error"] == pytest.approx(0.25)  # means of 1 and 0.5, not four answers
-    [entry] = score(find_golds(questions[:1], ScoringConfig()), run, answers[:2])["scores"]
-    assert entry["score_standard_error"] is None
+    [entry] = score(find_golds(questions, ScoringConfig()), run, answers).scores
+    assert (entry.questions, entry.score) == (2, 0.75)
+    assert entry.score_standard_error == pytest.approx(0.25)  # means of 1 and 0.5, not four answers
+    [entry] = score(find_golds(questions[:1], ScoringConfig()), run, answers[:2]).scores
+    assert entry.score_standard_error is None
 
 
 def test_a_run_is_scored_by_arm_and_task_and_the_report_says_so(tmp_path, tiny_model, two, capsys):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from draft_strategies import Tree, rows_of_trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -18,6 +17,7 @@ from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
 from quasar.core.types import Draft, OneHot
 from quasar.hf.processors import build_processors
+from tests.shared.draft_strategies import Tree, rows_of_trees
 
 VOCAB = 5
 quick = settings(deadline=None, max_examples=100)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from draft_strategies import Tree, padded, rows_of_trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from quasar.core import trees
 from quasar.core.draft_contract import check_draft
 from quasar.core.errors import ContractError
 from quasar.core.types import POINT_MASS, Draft, Trials
+from tests.shared.draft_strategies import Tree, padded, rows_of_trees
 
 VOCAB = 5
 rubbish = st.sampled_from([-1, 0, 3, 10**6])
@@ -159,16 +159,16 @@ def trials(**fields: Any) -> Draft:
     return replace(SAMPLED, trials=replace(SAMPLED.trials, **fields))
 
 
-_nodes, _laws = SAMPLED.trials.nodes, SAMPLED.trials.sources
+_nodes, _sources = SAMPLED.trials.nodes, SAMPLED.trials.sources
 MALFORMED_TRIALS = {
     "a sampled law without trials": ("trials", SOUND),
     "nodes of the wrong type": ("trials.nodes", trials(nodes=_nodes.double())),
-    "nodes of another batch": ("trials.nodes", trials(nodes=_nodes[:1], laws=_laws[:1])),
+    "nodes of another batch": ("trials.nodes", trials(nodes=_nodes[:1], sources=_sources[:1])),
     "a node that the row does not have": ("trials.nodes", trials(nodes=changed(_nodes, 1, 0, 2))),
     "a negative node": ("trials.nodes", trials(nodes=changed(_nodes, 0, 0, -1))),
-    "laws of another width": ("trials.sources", trials(laws=_laws[:, :2])),
-    "a law that is not in the table": ("trials.sources", trials(laws=changed(_laws, 0, 1, 3))),
-    "a law below the point mass": ("trials.sources", trials(laws=changed(_laws, 0, 1, -2))),
+    "laws of another width": ("trials.sources", trials(sources=_sources[:, :2])),
+    "a law that is not in the table": ("trials.sources", trials(sources=changed(_sources, 0, 1, 3))),
+    "a law below the point mass": ("trials.sources", trials(sources=changed(_sources, 0, 1, -2))),
     "a table that is no tensor": ("trials.table", trials(table=LAWS.tolist())),
     "a table without a batch": ("trials.table", trials(table=LAWS[0])),
     "a table of another batch": ("trials.table", trials(table=LAWS[:1])),
@@ -213,7 +213,7 @@ def test_any_id_passes_while_the_vocabulary_is_unknown():
     assert refusal(replace(SOUND, token_ids=changed(SOUND.token_ids, 0, 0, 10**9)), vocab=None) is None
 
 
-def test_laws_that_no_trial_names_may_hold_anything():
+def test_sources_that_no_trial_names_may_hold_anything():
     assert refusal(trials(table=changed(LAWS, 1, 0, 0.0)), law="sampled") is None
 
 

@@ -74,7 +74,7 @@ def test_a_draft_cannot_be_changed():
 
 
 def step(drafted: int, accepted: int, committed: int, is_prefill: bool = False) -> StepRecord:
-    return StepRecord(is_prefill, (drafted,), (drafted,), (accepted,), (committed,), 0, 0.0, 0.0, 0.0)
+    return StepRecord(is_prefill, drafted, drafted, accepted, committed, 0, 0.0, 0.0, 0.0)
 
 
 PREFILL = step(0, 0, 1, is_prefill=True)

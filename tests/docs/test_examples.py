@@ -16,7 +16,7 @@ from quasar import cli
 from quasar.compare.config import load_run
 from quasar.hf import loading
 from quasar.plugins.registry import load_registry
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -118,6 +118,14 @@ def test_toml_names_the_group_of_plugins(example):
     assert "quasar" in tomllib.loads(example.text)["project"]["entry-points"]
 
 
+@of("mermaid")
+def test_a_drawing_is_a_flowchart_of_arrows(example):
+    first, *arrows = example.text.splitlines()
+    node = r'\w+(?:\[".+?"\]|\(\[".+?"\]\))?'
+    assert re.fullmatch(r"flowchart (?:LR|TD)", first)
+    assert [line for line in arrows if not re.fullmatch(rf'    {node} (?:-- (?:\w+|".+?") )?--> {node}', line)] == []
+
+
 @of("command")
 def test_a_command_is_one(example):
     registry = load_registry()
@@ -130,7 +138,7 @@ def test_a_command_is_one(example):
 
 
 def test_every_example_is_tested():
-    assert {example.language for example in EXAMPLES} == {"python", "yaml", "toml", "command"}
+    assert {example.language for example in EXAMPLES} == {"python", "yaml", "toml", "command", "mermaid"}
     for page in PAGES:
         fences = re.findall(r"^```", page.read_text(encoding="utf-8"), re.MULTILINE)
         blocks = [example for example in EXAMPLES if example.page == page and example.language != "command"]

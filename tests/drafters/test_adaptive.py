@@ -17,8 +17,8 @@ from quasar.core.context import Context
 from quasar.core.types import Draft
 from quasar.drafters.adaptive import Adaptive, subtrees
 from quasar.drafters.bigram import Bigram
+from quasar.drafters.cascade import Cascade
 from quasar.drafters.ngram import Ngram
-from quasar.drafters.pipeline import Pipeline
 from quasar.drafters.recycling import Recycling
 from quasar.drafters.routed import Routed
 from quasar.drafters.scheduling import costs as costs_module
@@ -414,7 +414,7 @@ def test_costs_that_were_not_given_are_measured_once_and_shown(monkeypatch):
     clock.now += 1e6
     other = adaptive(Ngram(), costs=None, max_nodes=5, draft_cost=0.125)
     load(other, models)
-    assert other.describe() == {
+    assert other.describe().flat() == {
         "costs": shown["costs"], "draft_cost": 0.125, "carry_over": False, "drafter": {"use": "ngram"},
     }  # fmt: skip
 
@@ -434,10 +434,10 @@ def drafters_of(inner, own):
     yield Union(Union.Config(drafters=[Ngram(), inner])), None
     yield adaptive(inner), None
     yield Routed(Routed.Config(arms={"low": inner, "mid": Ngram(), "high": Ngram()}, policy="length")), None
-    yield Pipeline(Pipeline.Config(drafter=inner, verifier=own, acceptor=Stochastic())), own
+    yield Cascade(Cascade.Config(drafter=inner, verifier=own, acceptor=Stochastic())), own
 
 
-@pytest.mark.parametrize("number", range(4), ids=["union", "adaptive", "routed", "pipeline"])
+@pytest.mark.parametrize("number", range(4), ids=["union", "adaptive", "routed", "cascade"])
 def test_drafters_inside_drafters_are_loaded_and_meet_who_checks_them(number):
     models, inner, own, outer = TinyModels(), Meets(), Full(), Full()
     made, checker = list(drafters_of(inner, own))[number]

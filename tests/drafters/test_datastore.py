@@ -16,7 +16,7 @@ from quasar.core.errors import ConfigError
 from quasar.drafters.datastore.store import DEPTH, END, Datastore, fingerprint, write_datastore
 from quasar.drafters.datastore.suffix_array import suffix_array
 from quasar.testing import Letters
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 texts = st.lists(st.integers(0, 2), max_size=40)
 LETTERS = Letters()

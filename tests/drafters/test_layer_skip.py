@@ -47,7 +47,7 @@ def test_a_chain_is_what_the_head_says_after_the_exit(exit_layer):
 
 
 def test_half_of_the_layers_draft_if_none_are_named():
-    assert met().describe() == {"exit_layer": 1, "num_layers": 3}
+    assert met().describe().flat() == {"exit_layer": 1, "num_layers": 3}
 
 
 def test_no_weight_is_its_own():

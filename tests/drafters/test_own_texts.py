@@ -107,7 +107,7 @@ def test_recycling_starts_each_prompt_with_the_same_matrix():
     ids.append(2)
     assert nodes(made.propose(running, [5])) == [[(1, 0), (0, 0)]]  # learnt from the step
     assert nodes(made.propose(context([5, 2]), [5])) == [start]
-    assert made.describe() == {
+    assert made.describe().flat() == {
         "carry_over": False, "own_texts": "8 tokens that the model sampled, with 2 different ones"
     }  # fmt: skip
 
@@ -131,7 +131,7 @@ def test_suffix_copies_from_own_texts_and_from_a_corpus(tmp_path):
     made = loaded(Suffix(Suffix.Config(own_texts=True, corpus=file, factor=3)))
     assert chains(made.propose(context([3]), [5])) == [[4, 5]]
     assert chains(made.propose(context([6, 0]), [5])) == [[1]]
-    assert made.describe() == {
+    assert made.describe().flat() == {
         "corpus": str(file), "own_texts": "8 tokens that the model sampled, with 2 different ones"
     }  # fmt: skip
 

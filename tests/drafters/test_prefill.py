@@ -10,10 +10,10 @@ from quasar.core.records import StepRecord
 from quasar.core.sampling import SamplingParams
 from quasar.drafters.adaptive import Adaptive
 from quasar.drafters.best_first import BestFirst
+from quasar.drafters.cascade import Cascade
 from quasar.drafters.draft_model import DraftModel
 from quasar.drafters.ngram import Ngram
 from quasar.drafters.none import NoDraft
-from quasar.drafters.pipeline import Pipeline
 from quasar.drafters.pruned import Pruned
 from quasar.drafters.routed import Routed
 from quasar.drafters.union import Union
@@ -28,8 +28,8 @@ def small() -> DraftModel:
     return DraftModel(DraftModel.Config(model="other", num_speculative_tokens=3))
 
 
-def pipeline(drafter) -> Pipeline:
-    return Pipeline(Pipeline.Config(drafter=drafter, verifier=Full(), acceptor=Stochastic(), num_speculative_tokens=4))
+def cascade(drafter) -> Cascade:
+    return Cascade(Cascade.Config(drafter=drafter, verifier=Full(), acceptor=Stochastic(), num_speculative_tokens=4))
 
 
 DRAFTERS = {
@@ -37,9 +37,9 @@ DRAFTERS = {
     "tree": (lambda: DraftModel(DraftModel.Config(model="other", expansion=(2, 2))), 1),
     "best first": (lambda: BestFirst(BestFirst.Config(drafter=small())), 1),
     "pruned": (lambda: Pruned(Pruned.Config(ratio=0.5, method="last")), 1),
-    "pipeline": (lambda: pipeline(Ngram()), 1),
-    "three levels": (lambda: pipeline(pipeline(small())), 3),
-    "union": (lambda: Union(Union.Config(drafters=[Ngram(), small(), pipeline(Ngram())])), 2),
+    "cascade": (lambda: cascade(Ngram()), 1),
+    "three levels": (lambda: cascade(cascade(small())), 3),
+    "union": (lambda: Union(Union.Config(drafters=[Ngram(), small(), cascade(Ngram())])), 2),
     "adaptive": (lambda: Adaptive(Adaptive.Config(drafter=small(), costs={1: 1.0, 4: 1.1})), 1),
     "routed": (
         lambda: Routed(Routed.Config(arms={"low": small(), "mid": small(), "high": small()}, policy="length")),
@@ -101,7 +101,7 @@ def test_what_caches_hold_is_counted(name, sessions):
 
 
 def test_nothing_is_read_for_a_text_of_one_token(sessions):
-    done = run(loaded("pipeline"), sessions, new_tokens=1)
+    done = run(loaded("cascade"), sessions, new_tokens=1)
     assert [step.seconds_draft for step in done.steps] == [0]
 
 
@@ -112,9 +112,9 @@ def test_the_inner_levels_have_no_step_for_the_prompt(sessions):
 
 
 def test_a_drafter_that_was_not_asked_to_read_reads_later(sessions, monkeypatch):
-    read = run(loaded("pipeline"), sessions)
-    monkeypatch.setattr(Pipeline, "prefill", lambda *_: None)
-    unread = run(loaded("pipeline"), sessions)
+    read = run(loaded("cascade"), sessions)
+    monkeypatch.setattr(Cascade, "prefill", lambda *_: None)
+    unread = run(loaded("cascade"), sessions)
     assert unread.token_ids == read.token_ids
     assert unread.steps[0].seconds_draft == 0
     assert unread.steps[1].seconds_draft >= len(PROMPT)

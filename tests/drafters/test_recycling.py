@@ -128,7 +128,7 @@ def test_what_was_learnt_dies_with_the_requests_unless_it_is_carried_over():
         running.verification = verified(Draft.empty(1), logits_of([5]))
         made.propose(running, [1])
         assert nodes(made.propose(context([7, 2]), [1])) == [expected]
-        assert made.describe() == {"carry_over": carry_over}
+        assert made.describe().flat() == {"carry_over": carry_over}
 
 
 @pytest.mark.parametrize("options", [{}, {"max_nodes": 20, "top_k": 3}, {"max_nodes": 1, "top_k": 1}])

@@ -73,7 +73,7 @@ def test_a_datastore_of_another_tokenizer_is_refused(tmp_path, drafter):
 
 
 def test_the_datastore_is_described(drafter, tmp_path):
-    assert drafter().describe() == {"datastore": str(tmp_path), "datastore_tokens": 21}
+    assert drafter().describe().flat() == {"datastore": str(tmp_path), "datastore_tokens": 21}
 
 
 @pytest.mark.parametrize("options", [{}, {"max_nodes": 2, "min_match": 1}, {"max_occurrences": 1, "min_match": 1}])

@@ -69,7 +69,7 @@ class World:
             longer: dict[Text, float] = {}
             for text, probability in open_texts.items():
                 prefix = (*PROMPT, *text)
-                law = self.distributions(prefix, self.table[prefix[-2], prefix[-1]]).tolist()
+                law = self.law(prefix, self.table[prefix[-2], prefix[-1]]).tolist()
                 for token in range(self.vocab):
                     ended = finished if token == self.eos else longer
                     ended[(*text, token)] = probability * law[token]

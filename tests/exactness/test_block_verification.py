@@ -33,7 +33,7 @@ from worlds import (
 )
 
 from quasar.acceptors import block
-from quasar.acceptors.block import Block
+from quasar.acceptors.block import BlockVerification
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.context import Context, Row, TokenView
 from quasar.core.distributions import residual
@@ -42,7 +42,7 @@ from quasar.core.types import Draft, Verification
 from quasar.drafters.bigram import Bigram
 from quasar.drafters.none import NoDraft
 
-BLOCKS, WIDE_BLOCKS = replace(WORLD, acceptor=Block()), replace(WIDE, acceptor=Block())
+BLOCKS, WIDE_BLOCKS = replace(WORLD, acceptor=BlockVerification()), replace(WIDE, acceptor=BlockVerification())
 
 test_chain = follows_the_target(TreeDrafter([DRAFT], CHAIN), BLOCKS, FEWER)
 test_chain_after_some_texts_only = follows_the_target(TreeDrafter([WIDE_DRAFT], CHAIN, ragged=True), WIDE_BLOCKS, FEWER)
@@ -64,19 +64,19 @@ test_tree_of_a_model_that_ends_in_doubt = follows_the_target(
 @pytest.mark.parametrize("twigs", [POINT_CHAIN, POINT_TREE])
 def test_point_masses_leave_plain_decodings_text_at_any_temperature(twigs):
     warm = batch(1.0, samples=20)
-    assert ends(generate(TreeDrafter([DRAFT], twigs), warm, Block())) == ends(generate(NoDraft(), warm))
+    assert ends(generate(TreeDrafter([DRAFT], twigs), warm, BlockVerification())) == ends(generate(NoDraft(), warm))
 
 
 @pytest.mark.parametrize("twigs", [CHAIN, TWO_A_LEVEL, POINT_FIRST])
 def test_at_temperature_0_the_text_is_plain_decodings(twigs):
     cold = batch(0.0, samples=1)
-    assert ends(generate(TreeDrafter([DRAFT], twigs), cold, Block())) == ends(generate(NoDraft(), cold))
+    assert ends(generate(TreeDrafter([DRAFT], twigs), cold, BlockVerification())) == ends(generate(NoDraft(), cold))
 
 
 def test_texts_do_not_depend_on_what_else_is_in_the_batch():
     wanted, made = batch(1.0, samples=5), TreeDrafter([DRAFT], POINT_FIRST, ragged=True)
-    together = ends(generate(made, wanted, Block()))
-    assert together == [ends(generate(made, [each], Block()))[0] for each in wanted]
+    together = ends(generate(made, wanted, BlockVerification()))
+    assert together == [ends(generate(made, [each], BlockVerification()))[0] for each in wanted]
 
 
 # --- how much is accepted ---------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_the_example_of_the_paper():
     target, drafted = torch.tensor([[1 / 3, 2 / 3]] * 3), torch.tensor([[2 / 3, 1 / 3]] * 2)
     assert expected(target, drafted) == pytest.approx((10 / 9, 11 / 9))
     assert mean_accepted(Stochastic(), target, drafted) == pytest.approx(10 / 9, abs=0.03)
-    assert mean_accepted(Block(), target, drafted) == pytest.approx(11 / 9, abs=0.03)
+    assert mean_accepted(BlockVerification(), target, drafted) == pytest.approx(11 / 9, abs=0.03)
 
 
 def test_blocks_are_accepted_as_far_as_their_weights_say():
@@ -126,12 +126,12 @@ def test_blocks_are_accepted_as_far_as_their_weights_say():
     by_token, by_block = expected(laws[:4], laws[4:])
     assert by_token + 0.1 < by_block
     assert mean_accepted(Stochastic(), laws[:4], laws[4:]) == pytest.approx(by_token, abs=0.04)
-    assert mean_accepted(Block(), laws[:4], laws[4:]) == pytest.approx(by_block, abs=0.04)
+    assert mean_accepted(BlockVerification(), laws[:4], laws[4:]) == pytest.approx(by_block, abs=0.04)
 
 
 def test_drafts_of_the_target_itself_are_accepted_whole():
     wanted = batch(1.0, samples=20, ignore_eos=True, max_new_tokens=9)
-    done = generate(TreeDrafter([TARGET], CHAIN), wanted, Block())
+    done = generate(TreeDrafter([TARGET], CHAIN), wanted, BlockVerification())
     assert {one.acceptance_length for one in done} == {4.0}
 
 
@@ -167,7 +167,7 @@ MISTAKES = {
 }
 
 
-OPPOSITES = World(same_everywhere((1 / 3, 2 / 3)), acceptor=Block())
+OPPOSITES = World(same_everywhere((1 / 3, 2 / 3)), acceptor=BlockVerification())
 AGAINST = TreeDrafter([same_everywhere((2 / 3, 1 / 3))], CHAIN)
 
 test_opposite_laws = follows_the_target(AGAINST, OPPOSITES, FEWER)

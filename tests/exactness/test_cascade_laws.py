@@ -1,4 +1,4 @@
-"""Pipelines as drafters: the law of whole texts is the outermost verifier's, and what would bias it is caught.
+"""Cascades: the law of whole texts is the outermost verifier's, and what would bias it is caught.
 
 The null hypothesis, the test and the bound are stated in ``ring.py``; each line with ``follows_the_target`` is one
 statistical test.
@@ -24,20 +24,20 @@ from quasar.core.engine import Engine
 from quasar.core.records import StepRecord
 from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
-from quasar.core.types import Draft, Verification
-from quasar.drafters import pipeline as module
+from quasar.core.types import Draft
+from quasar.drafters import cascade as module
+from quasar.drafters.cascade import Cascade, InnerBatch, UntilDoubt
 from quasar.drafters.none import NoDraft
-from quasar.drafters.pipeline import Block, Pipeline
 from quasar.drafters.union import Union
 
 
-def pipeline(drafter: Drafter, table: torch.Tensor, length: int, acceptor: Acceptor | None = None, **doubt: Any):
+def cascade(drafter: Drafter, table: torch.Tensor, length: int, acceptor: Acceptor | None = None, **doubt: Any):
     parts = {"drafter": drafter, "verifier": TableVerifier(table), "acceptor": acceptor or Stochastic()}
-    return Pipeline(Pipeline.Config(**parts, num_speculative_tokens=length, **doubt))
+    return Cascade(Cascade.Config(**parts, num_speculative_tokens=length, **doubt))
 
 
-def two_levels(length: int = 4) -> Pipeline:
-    return pipeline(pipeline(TreeDrafter([DRAFT], CHAIN), OTHER, 2), THIRD, length)
+def two_levels(length: int = 4) -> Cascade:
+    return cascade(cascade(TreeDrafter([DRAFT], CHAIN), OTHER, 2), THIRD, length)
 
 
 SAMPLES_IN = TreeDrafter([DRAFT], CHAIN)
@@ -46,33 +46,33 @@ WORLD = World(TARGET, sampling=SIX_TOKENS)
 ENDING = World(TARGET, eos=2, sampling=SIX_TOKENS)
 SAMPLES, MORE = 2500, 4000
 
-test_chain_of_samples_inside = follows_the_target(pipeline(SAMPLES_IN, OTHER, 4), WORLD, SAMPLES)
+test_chain_of_samples_inside = follows_the_target(cascade(SAMPLES_IN, OTHER, 4), WORLD, SAMPLES)
 test_chain_of_point_masses_inside = follows_the_target(
-    pipeline(TreeDrafter([DRAFT], POINT_CHAIN), OTHER, 4), WORLD, SAMPLES
+    cascade(TreeDrafter([DRAFT], POINT_CHAIN), OTHER, 4), WORLD, SAMPLES
 )
 test_tree_of_point_masses_inside = follows_the_target(
-    pipeline(TreeDrafter([DRAFT], POINT_TREE, ragged=True), OTHER, 3), ENDING, SAMPLES
+    cascade(TreeDrafter([DRAFT], POINT_TREE, ragged=True), OTHER, 3), ENDING, SAMPLES
 )
-test_tree_of_samples_inside = follows_the_target(pipeline(TreeDrafter([DRAFT], TWO_A_LEVEL), OTHER, 4), WORLD, SAMPLES)
+test_tree_of_samples_inside = follows_the_target(cascade(TreeDrafter([DRAFT], TWO_A_LEVEL), OTHER, 4), WORLD, SAMPLES)
 test_mixed_tree_inside = follows_the_target(
-    pipeline(TreeDrafter([DRAFT], POINT_FIRST, ragged=True), OTHER, 4), WORLD, SAMPLES
+    cascade(TreeDrafter([DRAFT], POINT_FIRST, ragged=True), OTHER, 4), WORLD, SAMPLES
 )
-test_coupled_acceptance_inside = follows_the_target(pipeline(SAMPLES_IN, OTHER, 4, Coupled()), WORLD, SAMPLES)
+test_coupled_acceptance_inside = follows_the_target(cascade(SAMPLES_IN, OTHER, 4, Coupled()), WORLD, SAMPLES)
 test_three_levels = follows_the_target(two_levels(), WORLD, SAMPLES)
 test_three_levels_with_a_tree_inside = follows_the_target(
-    pipeline(pipeline(TreeDrafter([DRAFT], POINT_FIRST), OTHER, 2, min_probability=0.3), THIRD, 4), WORLD, SAMPLES
+    cascade(cascade(TreeDrafter([DRAFT], POINT_FIRST), OTHER, 2, min_probability=0.3), THIRD, 4), WORLD, SAMPLES
 )
-test_a_union_of_a_pipeline_and_samples = follows_the_target(
-    Union(Union.Config(drafters=[pipeline(SAMPLES_IN, OTHER, 2), TreeDrafter([THIRD], CHAIN)])), WORLD, SAMPLES
+test_a_union_of_a_cascade_and_samples = follows_the_target(
+    Union(Union.Config(drafters=[cascade(SAMPLES_IN, OTHER, 2), TreeDrafter([THIRD], CHAIN)])), WORLD, SAMPLES
 )
 test_doubt_before_a_place_of_small_margin = follows_the_target(
-    pipeline(SAMPLES_IN, OTHER, 4, min_margin=0.3), WORLD, SAMPLES
+    cascade(SAMPLES_IN, OTHER, 4, min_margin=0.3), WORLD, SAMPLES
 )
 test_doubt_before_a_place_of_large_entropy = follows_the_target(
-    pipeline(TreeDrafter([DRAFT], POINT_TREE), OTHER, 4, max_entropy=0.8), WORLD, SAMPLES
+    cascade(TreeDrafter([DRAFT], POINT_TREE), OTHER, 4, max_entropy=0.8), WORLD, SAMPLES
 )
 test_doubt_after_an_unlikely_token = follows_the_target(
-    pipeline(SAMPLES_IN, OTHER, 4, min_probability=0.3), WORLD, SAMPLES
+    cascade(SAMPLES_IN, OTHER, 4, min_probability=0.3), WORLD, SAMPLES
 )
 
 
@@ -81,12 +81,12 @@ test_doubt_after_an_unlikely_token = follows_the_target(
 COLD = SamplingParams(temperature=0.0, max_new_tokens=12)
 PROMPTS = [(a, b) for a in range(3) for b in range(3)]
 SHAPES = {
-    "chain": pipeline(SAMPLES_IN, OTHER, 4),
-    "tree": pipeline(TreeDrafter([DRAFT], POINT_TREE, ragged=True), OTHER, 4),
-    "the target itself": pipeline(TreeDrafter([DRAFT], POINT_TREE), TARGET, 4),
+    "chain": cascade(SAMPLES_IN, OTHER, 4),
+    "tree": cascade(TreeDrafter([DRAFT], POINT_TREE, ragged=True), OTHER, 4),
+    "the target itself": cascade(TreeDrafter([DRAFT], POINT_TREE), TARGET, 4),
     "three levels": two_levels(),
-    "doubt": pipeline(SAMPLES_IN, OTHER, 4, min_margin=0.2, min_probability=0.5, max_entropy=0.9),
-    "coupled inside": pipeline(SAMPLES_IN, TARGET, 4, Coupled()),
+    "doubt": cascade(SAMPLES_IN, OTHER, 4, min_margin=0.2, min_probability=0.5, max_entropy=0.9),
+    "coupled inside": cascade(SAMPLES_IN, TARGET, 4, Coupled()),
 }
 
 
@@ -121,14 +121,14 @@ def test_texts_do_not_depend_on_the_batch(name: str, temperature: float):
 def test_coupled_blocks_of_the_target_itself_are_all_accepted():
     warm = COLD.model_copy(update={"temperature": 1.0, "max_new_tokens": 11, "ignore_eos": True})
     for inner in (TreeDrafter([DRAFT], POINT_TREE), NoDraft()):
-        engine = Engine(pipeline(inner, TARGET, 4), TableVerifier(TARGET), Coupled(), eos_ids=(2,))
+        engine = Engine(cascade(inner, TARGET, 4), TableVerifier(TARGET), Coupled(), eos_ids=(2,))
         assert {done.acceptance_length for done in engine.generate(batch(warm, samples=20))} == {5.0}
 
 
 # --- negative controls ------------------------------------------------------------------------------------------------
 
 
-class KeepsTheFirstLaw(Pipeline):
+class KeepsTheFirstLaw(Cascade):
     """States the inner drafter's law for what the inner verifier let pass, and hands nothing else on."""
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
@@ -140,8 +140,8 @@ class KeepsTheFirstLaw(Pipeline):
         return replace(draft, num_nodes=accepted, trials=trials)
 
 
-def truncating() -> Pipeline:
-    sound = pipeline(SAMPLES_IN, OTHER, 4)
+def truncating() -> Cascade:
+    sound = cascade(SAMPLES_IN, OTHER, 4)
     return KeepsTheFirstLaw(sound.config)
 
 
@@ -150,32 +150,29 @@ def test_a_level_that_truncates_and_keeps_the_first_law_is_caught_at_temperature
     assert run(truncating(), batch(COLD)) == run(NoDraft(), batch(COLD))
 
 
-class DropsTheToken(Block):
+class DropsTheToken(UntilDoubt):
     """Ends before the unlikely token instead of after it."""
 
-    def _certain(self, verification, row, slots, tokens):
-        sure, ends = super()._certain(verification, row, slots, tokens)
-        return (sure - 1, True) if ends else (sure, False)
+    def cut(self, output, new):
+        count, reason = super().cut(output, new)
+        return (count - 1, reason) if reason == "doubt" else (count, reason)
 
 
 def test_a_doubt_that_drops_the_token_is_caught(monkeypatch):
-    monkeypatch.setattr(module, "Block", DropsTheToken)
-    assert refutes(p_value(pipeline(SAMPLES_IN, OTHER, 4, min_probability=0.3), WORLD, SAMPLES))
+    monkeypatch.setattr(module, "UntilDoubt", DropsTheToken)
+    assert refutes(p_value(cascade(SAMPLES_IN, OTHER, 4, min_probability=0.3), WORLD, SAMPLES))
 
 
-class StatesTheLawsOfOtherPlaces(Block):
+class StatesTheLawsOfOtherPlaces(InnerBatch):
     """Lets the law of every token be that of the place before the step."""
 
-    def commit(self, verification: Verification, acceptance, acceptor):
-        commits = super().commit(verification, acceptance, acceptor)
-        for row, new in commits:
-            self._laws[row][-1] = verification.probs[row, [0] * len(new)]
-        return commits
+    def collect(self, commits):
+        super().collect([replace(new, slots=[0] * len(new.slots)) for new in commits])
 
 
 def test_laws_of_other_places_are_caught(monkeypatch):
-    monkeypatch.setattr(module, "Block", StatesTheLawsOfOtherPlaces)
-    assert refutes(p_value(pipeline(SAMPLES_IN, OTHER, 4), WORLD, SAMPLES))
+    monkeypatch.setattr(module, "InnerBatch", StatesTheLawsOfOtherPlaces)
+    assert refutes(p_value(cascade(SAMPLES_IN, OTHER, 4), WORLD, SAMPLES))
 
 
 FIXED = World(same_everywhere((0.6, 0.2, 0.2)), sampling=SamplingParams(temperature=1.0, max_new_tokens=12))
@@ -199,8 +196,8 @@ class Remembers(TreeDrafter):
         return replace(draft, num_nodes=draft.num_nodes.masked_fill(drop, 0), trials=trials)
 
 
-def remembering() -> Pipeline:
-    return pipeline(Remembers([SKEWED], [Twig(0)]), same_everywhere((0.2, 0.2, 0.6)), 4)
+def remembering() -> Cascade:
+    return cascade(Remembers([SKEWED], [Twig(0)]), same_everywhere((0.2, 0.2, 0.6)), 4)
 
 
 def p_of_tokens(drafter: Drafter) -> float:
@@ -230,13 +227,13 @@ def steps_of(drafter: Drafter, temperature: float = 1.0) -> list[StepRecord]:
 def test_the_inner_levels_do_accept_and_reject_in_these_worlds():
     steps = steps_of(two_levels())
     for level in (1, 2):
-        drafted = sum(step.drafted[0] for step in steps if step.level == level)
-        accepted = sum(step.accepted[0] for step in steps if step.level == level)
+        drafted = sum(step.drafted for step in steps if step.level == level)
+        accepted = sum(step.accepted for step in steps if step.level == level)
         assert 0.2 * drafted < accepted < 0.8 * drafted
 
 
 def test_doubt_does_end_blocks_in_these_worlds():
     for doubt in ({"min_margin": 0.3}, {"max_entropy": 0.8}, {"min_probability": 0.3}):
-        emitted = [sum(step.committed) for step in steps_of(pipeline(SAMPLES_IN, OTHER, 4, **doubt))]
-        full = [sum(step.committed) for step in steps_of(pipeline(SAMPLES_IN, OTHER, 4))]
+        emitted = [step.committed for step in steps_of(cascade(SAMPLES_IN, OTHER, 4, **doubt))]
+        full = [step.committed for step in steps_of(cascade(SAMPLES_IN, OTHER, 4))]
         assert sum(emitted) / len(emitted) < sum(full) / len(full)

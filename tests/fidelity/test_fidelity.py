@@ -13,10 +13,10 @@ from quasar.cli import main
 from quasar.core.errors import ConfigError
 from quasar.core.types import Draft
 from quasar.fidelity import command
-from quasar.fidelity.measure import Continuation, differences, layer_errors, summary, teacher_forced
+from quasar.fidelity.measure import Continuation, Differences, differences, layer_errors, summary, teacher_forced
 from quasar.fidelity.report import bars
 from quasar.models.session import Session
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 INT8 = "{use: int8, backend: reference}"
 
@@ -47,29 +47,29 @@ def logits(rows=5, vocab=11, seed=0):
 def test_measures_are_those_of_the_textbook():
     p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.25, 0.5, 0.25])
     found = differences(p.log()[None] + 7, q.log()[None] - 3)  # logits are laws up to a constant
-    assert found["kl"].item() == pytest.approx(0.5 * math.log(2) + 0.3 * math.log(0.6) + 0.2 * math.log(0.8), abs=1e-6)
-    assert found["tv"].item() == pytest.approx(0.25, abs=1e-6)
-    assert found["top1_agreement"].item() == 0
+    assert found.kl.item() == pytest.approx(0.5 * math.log(2) + 0.3 * math.log(0.6) + 0.2 * math.log(0.8), abs=1e-6)
+    assert found.tv.item() == pytest.approx(0.25, abs=1e-6)
+    assert found.top1_agreement.item() == 0
 
 
 def test_a_model_agrees_with_itself():
     found = differences(logits(), logits())
-    assert found["top1_agreement"].tolist() == [1] * 5
-    assert found["kl"].abs().max() == found["tv"].max() == 0
+    assert found.top1_agreement.tolist() == [1] * 5
+    assert found.kl.abs().max() == found.tv.max() == 0
 
 
 def test_the_error_is_that_of_prompts_not_of_places():
     def prompt(kl, places):
         values = torch.full((places,), kl, dtype=torch.float64)
-        return {"kl": values, "tv": values, "top1_agreement": values}
+        return Differences(values, values, values)
 
     found = summary([prompt(0.1, 10), prompt(0.3, 10), prompt(0.2, 10)])
-    assert found["kl"] == pytest.approx(0.2)
+    assert found.kl == pytest.approx(0.2)
     # Three prompts of equal length: the standard error of the mean of 0.1, 0.3 and 0.2.
-    assert found["kl_standard_error"] == pytest.approx(0.1 / math.sqrt(3))
-    assert (found["positions"], found["prompts"]) == (30, 3)
-    assert summary([prompt(0.1, 10), prompt(0.3, 30)])["kl"] == pytest.approx(0.25)  # every place counts the same
-    assert summary([prompt(0.1, 10)])["kl_standard_error"] is None
+    assert found.kl_standard_error == pytest.approx(0.1 / math.sqrt(3))
+    assert (found.positions, found.prompts) == (30, 3)
+    assert summary([prompt(0.1, 10), prompt(0.3, 30)]).kl == pytest.approx(0.25)  # every place counts the same
+    assert summary([prompt(0.1, 10)]).kl_standard_error is None
 
 
 def test_teacher_forcing_is_one_forward_for_each_prefix(tiny):
@@ -115,11 +115,18 @@ def fidelity(tiny, capsys, *more):
 def test_json_is_alone_and_has_every_number_at_the_top_and_for_each_task(tiny, capsys, files):
     data = files("some", ("chat", "hello"), ("chat", "bye"), ("code", "x = 1"))
     found = fidelity(tiny, capsys, "--data", data, "--verifier", INT8, "--layers")
-    keys = {"top1_agreement", "kl", "tv"}
-    keys |= {f"{key}_standard_error" for key in keys} | {"positions", "prompts"}
-    assert keys <= found.keys()
-    assert found["tasks"].keys() == {"chat", "code"}
-    assert all(each.keys() == keys for each in found["tasks"].values())
+    keys = [
+        "top1_agreement", "top1_agreement_standard_error", "kl", "kl_standard_error", "tv", "tv_standard_error",
+        "positions", "prompts",
+    ]  # fmt: skip
+    around = ["schema_version", "verifier", "reference", *keys, "tasks", "layers", "model", "data", "environment"]
+    assert list(found) == around
+    assert list(found["environment"]) == [
+        "quasar", "python", "packages", "git_revision", "command", "platform", "device", "device_name", "threads",
+    ]  # fmt: skip
+    assert [list(found[side])[-1] for side in ("verifier", "reference")] == ["judges_by"] * 2
+    assert list(found["tasks"]) == ["chat", "code"]
+    assert all(list(each) == keys for each in found["tasks"].values())
     assert found["positions"] == sum(each["positions"] for each in found["tasks"].values())
     total = sum(each["kl"] * each["positions"] for each in found["tasks"].values())
     assert found["kl"] == pytest.approx(total / found["positions"])
@@ -132,6 +139,7 @@ def test_json_is_alone_and_has_every_number_at_the_top_and_for_each_task(tiny, c
 
 def test_the_reference_agrees_with_itself(tiny, capsys, files):
     found = fidelity(tiny, capsys, "--data", files("one", ("a", "x")), "--verifier", "{use: full, dtype: float32}")
+    assert "layers" not in found  # nobody asked
     assert (found["top1_agreement"], found["kl"], found["tv"]) == (1, 0, 0)
 
 

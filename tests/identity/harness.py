@@ -59,9 +59,9 @@ def generate(
     engine = Engine(drafter, verifier, acceptor or Stochastic(), eos_ids=eos_ids, decode=decode)
     generations = engine.generate(wanted)
     for done in generations:
-        assert sum(step.committed[0] for step in done.steps) == len(done.token_ids)
-        assert all(step.committed[0] >= 1 for step in done.steps)
-        assert all(step.accepted[0] <= min(step.drafted[0], step.committed[0]) for step in done.steps)
+        assert sum(step.committed for step in done.steps) == len(done.token_ids)
+        assert all(step.committed >= 1 for step in done.steps)
+        assert all(step.accepted <= min(step.drafted, step.committed) for step in done.steps)
     return generations
 
 

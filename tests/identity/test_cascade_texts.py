@@ -1,4 +1,4 @@
-"""Pipelines as drafters: whatever the inner levels say, the text is plain decoding's, and each level counts its own."""
+"""Cascades: whatever the inner levels say, the text is plain decoding's, and each level counts its own."""
 
 import pytest
 from doubles import Truth
@@ -10,8 +10,8 @@ from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.engine import Engine
 from quasar.core.records import Generation
+from quasar.drafters.cascade import Cascade
 from quasar.drafters.none import NoDraft
-from quasar.drafters.pipeline import Pipeline
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.pruned import Pruned
@@ -33,9 +33,9 @@ def verifier(kind: str, family: str) -> Verifier:
     return made
 
 
-def pipeline(family: str, drafter: Drafter, kind: str, length: int = 6, acceptor: Acceptor | None = None, **doubt):
-    return Pipeline(
-        Pipeline.Config(
+def cascade(family: str, drafter: Drafter, kind: str, length: int = 6, acceptor: Acceptor | None = None, **doubt):
+    return Cascade(
+        Cascade.Config(
             drafter=drafter,
             verifier=verifier(kind, family),
             acceptor=acceptor or Stochastic(),
@@ -46,16 +46,16 @@ def pipeline(family: str, drafter: Drafter, kind: str, length: int = 6, acceptor
 
 
 SHAPES = {
-    "chain": lambda family, known: pipeline(family, ngram("last", "truncate"), "int8"),
-    "tree": lambda family, known: pipeline(family, DRAFTERS["tree"](known), "int8", 5),
-    "tree, coupled": lambda family, known: pipeline(family, DRAFTERS["tree"](known), "int8", 5, Coupled()),
-    "three levels": lambda family, known: pipeline(
-        family, pipeline(family, DRAFTERS["partial-1"](known), "pruned", 3), "int8", 7
+    "chain": lambda family, known: cascade(family, ngram("last", "truncate"), "int8"),
+    "tree": lambda family, known: cascade(family, DRAFTERS["tree"](known), "int8", 5),
+    "tree, coupled": lambda family, known: cascade(family, DRAFTERS["tree"](known), "int8", 5, Coupled()),
+    "three levels": lambda family, known: cascade(
+        family, cascade(family, DRAFTERS["partial-1"](known), "pruned", 3), "int8", 7
     ),
-    "doubt": lambda family, known: pipeline(
+    "doubt": lambda family, known: cascade(
         family, DRAFTERS["partial-3"](known), "int8", 9, min_margin=0.05, min_probability=0.1
     ),
-    "the target itself": lambda family, known: pipeline(family, DRAFTERS["partial-1"](known), "full"),
+    "the target itself": lambda family, known: cascade(family, DRAFTERS["partial-1"](known), "full"),
 }
 
 
@@ -122,7 +122,7 @@ def test_a_text_goes_on_to_the_end_of_the_model():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_blocks_of_the_target_itself_are_accepted_whole(temperature):
     sampling = params(temperature, max_new_tokens=1 + 3 * 7)
-    found = generate("llama-gqa", pipeline("llama-gqa", NoDraft(), "full", 6), requests(NAMES, sampling))
+    found = generate("llama-gqa", cascade("llama-gqa", NoDraft(), "full", 6), requests(NAMES, sampling))
     assert [(done.acceptance_length, done.acceptance_rate) for done in found] == [(7.0, 1.0)] * len(NAMES)
 
 
@@ -139,8 +139,8 @@ def test_every_level_counts_its_own_steps():
         for level in (0, 1):
             steps = [s for s in (*done.steps, *done.inner_steps) if s.level == level]
             inner = [s for s in done.inner_steps if s.level == level + 1]
-            assert sum(s.committed[0] for s in inner) == sum(s.drafted[0] for s in steps)
-        assert done.acceptance_length == sum(s.committed[0] for s in done.decode_steps) / len(done.decode_steps)
+            assert sum(s.committed for s in inner) == sum(s.drafted for s in steps)
+        assert done.acceptance_length == sum(s.committed for s in done.decode_steps) / len(done.decode_steps)
         assert not any(step.is_prefill for step in done.inner_steps)  # the prompt is read with the outer level
 
 
@@ -159,7 +159,7 @@ def test_the_inner_cache_keeps_what_still_counts():
     sampling = params(0.0, max_new_tokens=40)
     found = drafted("llama-gqa", "tree", truth("llama-gqa", ("long",), sampling), sampling, names=("long",))[0]
     later = [step for step in found.inner_steps if not step.is_prefill]
-    assert max(step.positions_forwarded - step.drafted[0] for step in later) <= 2
+    assert max(step.positions_forwarded - step.drafted for step in later) <= 2
 
 
 def test_two_levels_hold_each_weight_once():

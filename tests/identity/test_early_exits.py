@@ -16,8 +16,8 @@ from quasar.core.components import Acceptor, Drafter
 from quasar.core.engine import Engine, Request
 from quasar.core.records import Generation
 from quasar.drafters.adaptive import Adaptive
+from quasar.drafters.cascade import Cascade
 from quasar.drafters.layer_skip import LayerSkip
-from quasar.drafters.pipeline import Pipeline
 from quasar.drafters.pld_plus import PldPlus
 from quasar.drafters.suffix import Suffix
 from quasar.drafters.union import Union
@@ -41,8 +41,8 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "pld_plus": PldPlus,
     "both and suffix in a tree": lambda: Union(Union.Config(drafters=[exits(), PldPlus(), Suffix()], max_nodes=9)),
     "adaptive": lambda: Adaptive(Adaptive.Config(drafter=exits(), costs={1: 1.0, 2: 1.2, 10: 1.6})),
-    "pipeline": lambda: Pipeline(
-        Pipeline.Config(drafter=exits(), verifier=Full(), acceptor=Coupled(), num_speculative_tokens=GAMMA)
+    "cascade": lambda: Cascade(
+        Cascade.Config(drafter=exits(), verifier=Full(), acceptor=Coupled(), num_speculative_tokens=GAMMA)
     ),
 }
 
@@ -81,22 +81,22 @@ def test_lookup_is_accepted_in_these_prompts():
 
 
 def test_an_exit_drafts_inside_a_pipeline():
-    [done] = generate(tiny_model("llama-gqa"), DRAFTERS["pipeline"](), requests(("looping",), params(0.0)))
-    inner = [step for step in done.inner_steps if step.drafted[0]]
-    assert 0 < sum(step.accepted[0] for step in inner) < sum(step.drafted[0] for step in inner)
+    [done] = generate(tiny_model("llama-gqa"), DRAFTERS["cascade"](), requests(("looping",), params(0.0)))
+    inner = [step for step in done.inner_steps if step.drafted]
+    assert 0 < sum(step.accepted for step in inner) < sum(step.drafted for step in inner)
 
 
 @every_family
 def test_a_step_runs_the_layers_of_one_forward(family):
     [done] = generate(tiny_model(family), exits(), requests(("looping",), params(0.0, max_new_tokens=24)))
-    assert [step.layers_forwarded for step in done.decode_steps] == [2 * (n.drafted[0] + 1) for n in done.decode_steps]
+    assert [step.layers_forwarded for step in done.decode_steps] == [2 * (n.drafted + 1) for n in done.decode_steps]
     assert done.steps[0].layers_forwarded == 2 * len(PROMPTS["looping"])
     assert done.num_drafted > 0
 
 
 def test_what_is_looked_up_costs_no_layer():
     [done] = generate(tiny_model("qwen3"), PldPlus(), requests(("long",), params(0.0, max_new_tokens=48)))
-    assert [step.layers_forwarded for step in done.decode_steps] == [2 * (n.drafted[0] + 1) for n in done.decode_steps]
+    assert [step.layers_forwarded for step in done.decode_steps] == [2 * (n.drafted + 1) for n in done.decode_steps]
     assert done.num_drafted > 0
 
 

@@ -14,7 +14,7 @@ from doubles import Oracle, Partial, RandomTree, WatchedVerifier
 from harness import GAMMA, PROMPTS, params
 from tiny_models import VOCAB, tiny_model
 
-from quasar.acceptors.block import Block
+from quasar.acceptors.block import BlockVerification
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.greedy import Greedy
 from quasar.acceptors.k_seq import KSeq
@@ -54,7 +54,7 @@ DRAFTERS = {
 
 HOT = {
     "stochastic": Stochastic(),
-    "block": Block(),
+    "block": BlockVerification(),
     "k_seq": KSeq(),
     "coupled": Coupled(),
     "relaxed 1": Relaxed(Relaxed.Config(weight=1.0)),

@@ -117,7 +117,7 @@ def test_doubtful_drafts_leave_the_text_as_it_is(shape, temperature, acceptor):
     drafter = draft_model("gemma3-mixed", "qwen3", **SHAPES[shape], min_confidence=0.3)
     drafted = generate("gemma3-mixed", drafter, requests(NAMES, params(temperature)), acceptor=acceptor)
     assert texts(drafted) == texts(plain("gemma3-mixed", NAMES, params(temperature)))
-    assert len({step.drafted[0] for done in drafted for step in done.steps}) > 2
+    assert len({step.drafted for done in drafted for step in done.steps}) > 2
 
 
 def test_doubt_shortens_drafts():
@@ -200,7 +200,7 @@ def test_a_draft_model_with_fewer_positions_drafts_as_far_as_it_can(shape):
     assert texts(drafted) == texts(plain("gpt2", NAMES, sampling))
     long, single = drafted[NAMES.index("long")], drafted[NAMES.index("single")]
     assert 0 < long.num_drafted < single.num_drafted
-    assert [step.drafted[0] for step in long.steps[-3:]] == [0] * 3
+    assert [step.drafted for step in long.steps[-3:]] == [0] * 3
 
 
 # --- pruned copies ----------------------------------------------------------------------------------------------------

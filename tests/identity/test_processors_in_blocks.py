@@ -99,7 +99,7 @@ def test_a_processor_is_asked_about_every_place_of_a_block():
     known = truth("llama-gqa", ("looping",), sampling)
     wanted = [replace(requests(("looping",), sampling)[0], processors=(ban,))]
     done = generate("llama-gqa", DRAFTERS["oracle"](known), wanted)[0]
-    assert ban.places == sum(step.drafted[0] + 1 for step in done.steps)
+    assert ban.places == sum(step.drafted + 1 for step in done.steps)
 
 
 @drafters

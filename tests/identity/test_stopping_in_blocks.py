@@ -61,7 +61,7 @@ def test_an_accepted_count_leaves_out_what_eos_cut_off():
     known = truth(FAMILY, ("looping",), sampling)
     eos = (known["looping"][3],)  # the third place of the first block of four drafts
     done = generate(FAMILY, DRAFTERS["oracle"](known), requests(("looping",), sampling, eos), eos)[0]
-    assert [(step.drafted[0], step.accepted[0], step.committed[0]) for step in done.decode_steps] == [(GAMMA, 3, 3)]
+    assert [(step.drafted, step.accepted, step.committed) for step in done.decode_steps] == [(GAMMA, 3, 3)]
 
 
 @drafters
@@ -148,8 +148,8 @@ def test_no_more_is_drafted_than_can_be_committed_with_a_token_after_it(length):
     done = generate(FAMILY, DRAFTERS["oracle"](known), requests(("looping",), params(1.0, max_new_tokens=length)))[0]
     left = length
     for step in done.steps:
-        assert step.drafted[0] <= left - 1
-        left -= step.committed[0]
+        assert step.drafted <= left - 1
+        left -= step.committed
 
 
 def test_rows_of_a_batch_end_at_lengths_of_their_own():

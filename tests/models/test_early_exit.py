@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from test_session import Edit, assert_right, edited, histories, quick
-from token_model import TokenModel, exit_logits_after, states_after
 
 from quasar.core.errors import CompositionError, ConfigError
 from quasar.core.types import Draft
@@ -21,6 +20,7 @@ from quasar.models.stages import StagedSession
 from quasar.testing import TinyModels
 from quasar.verifiers.full import Full
 from quasar.verifiers.quasar import Quasar
+from tests.shared.token_model import TokenModel, exit_logits_after, states_after
 
 NOTHING = Draft.empty(1)
 

@@ -1,17 +1,18 @@
 """Backends as users meet them: what the arms of a comparison run on, what is refused and how, what is listed."""
 
 import pytest
-from backend_fakes import Stopwatch, fake
-from plugin_fakes import plugin, registry_of
 
-from quasar import load_pipeline
+from quasar import builtins, load_pipeline
 from quasar.cli import main
 from quasar.core.backends import Backend
 from quasar.core.errors import ConfigError, QuasarError
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.full import Full
-from quasar.verifiers.int8 import Int8
-from quasar.verifiers.quantization.replace_layers import choose_backend as choose_layer_backend
+from quasar.verifiers.int8 import LAYER_BACKENDS, Int8
+from tests.shared.backend_fakes import Stopwatch, fake
+from tests.shared.plugin_fakes import plugin, registry_of
+
+BEST_OF_TORCH = "reference" if LAYER_BACKENDS["fbgemm"].unusable() else "fbgemm"
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def loaded(kind, models, **options):
 def test_full_and_int8_stand_on_the_same_backend(stopwatch):
     stopwatch.update(torch=0.3, quick=0.1)
     quick = fake("quick")
-    models = TinyModels([quick])
+    models = RandomLlamas([quick])
     assert loaded(Full, models)["backend"] == loaded(Int8, models)["backend"] == "quick"
     assert loaded(Int8, models, quantize_lm_head=True)["converted_layers"] == 1
     assert quick.built == [("full", False), ("full", False), ("int8", False), ("int8", True)]
@@ -41,26 +42,25 @@ def test_full_and_int8_stand_on_the_same_backend(stopwatch):
 
 def test_where_torch_is_fastest_int8_takes_the_best_of_its_layers(stopwatch):
     stopwatch.update(torch=0.1, quick=0.3)
-    models = TinyModels([fake("quick")])
+    models = RandomLlamas([fake("quick")])
     assert loaded(Full, models)["backend"] == "torch"
-    assert loaded(Int8, models)["backend"] == choose_layer_backend("auto", models.target())
+    assert loaded(Int8, models)["backend"] == BEST_OF_TORCH
 
 
 @pytest.mark.parametrize("name", ["torch", "reference"])
 def test_layers_of_torch_can_be_asked_for_beside_a_faster_backend(name, stopwatch):
-    models = TinyModels([fake("quick")])
+    models = RandomLlamas([fake("quick")])
     found = loaded(Int8, models, backend=name)
-    assert found["backend"] == ("reference" if name == "reference" else choose_layer_backend("auto", models.target()))
-    assert found["backend"] in ("fbgemm", "reference")
+    assert found["backend"] == ("reference" if name == "reference" else BEST_OF_TORCH)
     assert stopwatch.measured == []
 
 
 def test_more_activation_bits_need_a_backend_that_has_them(stopwatch):
     stopwatch.update(torch=0.3, quick=0.1)
     quick = fake("quick")
-    models = TinyModels([quick])
+    models = RandomLlamas([quick])
     assert loaded(Int8, models, activation_bits=12)["backend"] == "reference"  # neither quick nor fbgemm has 12
-    with pytest.raises(ConfigError, match=r"^verifier 'int8': backend 'quick' takes 8 activation_bits at most\.$"):
+    with pytest.raises(ConfigError, match=r"^backend 'quick' cannot be used: its activations have 8 bits, not 12\.$"):
         loaded(Int8, models, backend="quick", activation_bits=12)
     quick.activation_bits = 12
     assert loaded(Int8, models, activation_bits=12, quantize_lm_head=True)["backend"] == "quick"
@@ -72,7 +72,7 @@ def test_the_reference_names_the_bits_and_a_layer_backend_that_lacks_them_is_ref
 
     assert verifier().reference() == "the model in W8A8 int8"
     assert verifier(activation_bits=12, smooth_alpha=0.0).reference() == "the model in W8A12 int8 (not smoothed)"
-    with pytest.raises(ConfigError, match="int8 backend 'fbgemm' cannot be used: its activations have 8 bits, not 12"):
+    with pytest.raises(ConfigError, match=r"^backend 'fbgemm' cannot be used: its activations have 8 bits, not 12"):
         verifier(activation_bits=12, backend="fbgemm").reference()
 
 
@@ -162,7 +162,7 @@ def test_a_listing_has_backends_and_says_which_are_usable_or_broken():
 
 
 def test_ls_shows_backends(monkeypatch, capsys):
-    registry = registry_of(plugin(backends=[fake("quick")]))
+    registry = registry_of(builtins, plugin(backends=[fake("quick")]))
     monkeypatch.setattr("quasar.plugins.registry.load_registry", lambda *_, **__: registry)
     assert main(["ls"]) == 0
     assert "backend   quick            Does nothing well.  [" in capsys.readouterr().out

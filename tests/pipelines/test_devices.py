@@ -7,7 +7,7 @@ import torch
 from elsewhere import DEVICE, Elsewhere, Watch
 
 from quasar import Draft, SamplingParams, Verification
-from quasar.acceptors.block import Block
+from quasar.acceptors.block import BlockVerification
 from quasar.acceptors.coupled import Coupled
 from quasar.acceptors.greedy import Greedy
 from quasar.acceptors.k_seq import KSeq
@@ -35,7 +35,7 @@ CONTROLS = {
 
 ACCEPTORS = {
     "stochastic": Stochastic(),
-    "block": Block(),
+    "block": BlockVerification(),
     "k_seq": KSeq(),
     "coupled": Coupled(),
     "greedy": Greedy(),

@@ -16,7 +16,7 @@ from quasar.core.errors import (
     QuasarError,
     UnsupportedModelError,
 )  # fmt: skip
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 PARTS = '''
 """Components that break their word."""
@@ -54,7 +54,7 @@ class Shy(Drafter):
 class Greedier(Acceptor):
     """Accepts more than was drafted."""
 
-    name, laws, exact = "greedier", frozenset({"none", "point_mass"}), True
+    name, takes, exact = "greedier", frozenset({"none", "point_mass"}), True
 
     def accept(self, verification, context):
         count = torch.full((context.batch,), 7)
@@ -64,7 +64,7 @@ class Greedier(Acceptor):
 class Choosy(Acceptor):
     """Takes sampled drafts only."""
 
-    name, laws, exact = "choosy", frozenset({"sampled"}), True
+    name, takes, exact = "choosy", frozenset({"sampled"}), True
 
     def accept(self, verification, context):
         raise NotImplementedError
@@ -127,9 +127,9 @@ CASES = {
         CompositionError, {"acceptor": "greedy"}, {"temperature": 0.5},
         "acceptor 'greedy' works at temperature 0 only, and the temperature is 0.5; use 'stochastic'.",
     ),
-    "laws that clash": (
+    "drafts that the acceptor does not take": (
         CompositionError, {"plugins": ["{here}/parts.py"], "acceptor": "choosy"}, {},
-        "load_pipeline: drafter 'ngram' drafts by the law 'point_mass', and acceptor 'choosy' takes sampled only.",
+        "load_pipeline: drafter 'ngram' drafts by 'point_mass', and acceptor 'choosy' takes sampled only.",
     ),
     "exact and relaxed": (
         CompositionError, {"acceptor": "typical", "exact": True}, {},
@@ -143,9 +143,9 @@ CASES = {
         ContractError, {"plugins": ["{here}/parts.py"], "drafter": "eager"}, {"max_new_tokens": 4},
         "drafter 'eager' returned a bad draft: its longest path should be within the row's budget of 2, got 3 in row 0.",
     ),
-    "a law that is missing": (
+    "a distribution that is missing": (
         ContractError, {"plugins": ["{here}/parts.py"], "drafter": "shy"}, {},
-        "drafter 'shy' returned a bad draft: trials should be present, because its law is 'sampled', got none.",
+        "drafter 'shy' returned a bad draft: trials should be present, because it drafts by 'sampled', got none.",
     ),
     "an impossible acceptance": (
         ContractError, {"plugins": ["{here}/parts.py"], "acceptor": "greedier"}, {},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ("quasar-template", "quasar-bigram-cache")
+TEMPLATE = "quasar-template"
 
 BROKEN = {
     "quasar-raises": ("quasar_raises", "raise ImportError('libmagic is missing')"),
@@ -68,15 +68,15 @@ py-modules = ["{module}"]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Return a folder into which pip has installed both example plugins and three broken ones."""
+    """Return a folder into which pip has installed the template and three broken plugins."""
     folder = tmp_path_factory.mktemp("plugins")
-    for name in EXAMPLES:  # copied, because a build leaves files beside the sources
-        shutil.copytree(ROOT / "plugins" / name, folder / name, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    leavings = shutil.ignore_patterns("build", "*.egg-info")
+    shutil.copytree(ROOT / "plugins" / TEMPLATE, folder / TEMPLATE, ignore=leavings)  # a build leaves files beside it
     for name, (points_to, code) in BROKEN.items():
         write_project(folder / name, name, points_to, code)
     target = folder / "site"
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    projects = [str(folder / name) for name in (*EXAMPLES, *BROKEN)]
+    projects = [str(folder / name) for name in (TEMPLATE, *BROKEN)]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), *projects]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -134,19 +134,16 @@ def seen(installed):
     return look(installed)
 
 
-def test_the_examples_are_listed_with_distribution_and_version(seen):
-    lines = by_name(seen["all"])
-    assert lines["quasar-template", "echo"] == {
+def test_the_template_is_listed_with_distribution_and_version(seen):
+    assert by_name(seen["all"])["quasar-template", "echo"] == {
         "name": "echo",
         "kind": "drafter",
         "summary": "Proposes the tokens that followed the previous occurrence of the last token.",
-        "traits": {"law": "point_mass", "next_distributions": False, "matched": False},
+        "traits": {"drafts_by": "point_mass", "next_distributions": False, "matched": False},
         "distribution": "quasar-template",
         "version": "0.1.0",
         "error": None,
     }
-    cache = lines["quasar-bigram-cache", "bigram-cache"]
-    assert (cache["kind"], cache["version"], cache["error"]) == ("drafter", "0.1.0", None)
 
 
 def test_each_broken_distribution_is_named_and_stops_nothing(seen):
@@ -170,7 +167,7 @@ def test_each_broken_distribution_is_named_and_stops_nothing(seen):
 
 def test_an_unknown_name_shows_the_import_error_of_a_plugin_that_might_have_it(seen):
     assert seen["unknown"].startswith("unknown drafter 'magic'. Available: adaptive, ")
-    assert "bigram, bigram-cache, draft_model, echo, " in seen["unknown"]
+    assert "draft_model, echo, " in seen["unknown"]
     assert "of quasar-raises 0.7: ImportError: libmagic is missing" in seen["unknown"]
 
 
@@ -184,11 +181,10 @@ def test_a_distribution_whose_code_has_been_removed_is_listed(installed, tmp_pat
     shutil.rmtree(site / "quasar_template")
     lines = by_name(look(site)["all"])
     assert "ModuleNotFoundError: No module named 'quasar_template'" in lines["quasar-template", "template"]["error"]
-    assert lines["quasar-bigram-cache", "bigram-cache"]["error"] is None
+    assert lines["quasar-lacks", "whole"]["error"] is None
 
 
-def test_the_examples_pass_their_own_tests_as_installed(installed):
-    tests = [str(installed.parent / name / "tests") for name in EXAMPLES]
-    printed = run_python(installed, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-c", os.devnull, *tests)
-    for name in EXAMPLES:
-        assert f"{name}/tests/" in printed
+def test_the_template_passes_its_own_tests_as_installed(installed):
+    tests = str(installed.parent / TEMPLATE / "tests")
+    printed = run_python(installed, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-c", os.devnull, tests)
+    assert f"{TEMPLATE}/tests/" in printed

@@ -1,8 +1,8 @@
 import pytest
-from plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registry_of, source
 from pydantic import BaseModel, ConfigDict
 
 from quasar.core.components import Drafter, Verifier
+from tests.shared.plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registry_of, source
 
 
 @pytest.fixture(autouse=True)
@@ -90,17 +90,17 @@ FAULTS = {
     ),
     "config no class": ("drafter", lambda: named(Good, "x", Config={}), "X.Config must be a subclass"),
     "config extra": ("drafter", lambda: named(Good, "x", Config=AllowsExtra), "X.Config must keep extra='forbid'"),
-    "law": (
+    "drafts_by": (
         "drafter",
-        lambda: named(Good, "x", law="gumbel"),
-        "class X has the unknown law 'gumbel'; laws are none, point_mass, sampled",
+        lambda: named(Good, "x", drafts_by="gumbel"),
+        "class X drafts by or takes 'gumbel'; known are none, point_mass, sampled",
     ),
-    "laws": (
+    "takes": (
         "acceptor",
-        lambda: named(Fair, "x", laws=frozenset({"sampled", "maybe"})),
-        "class X has the unknown law 'maybe'; laws are none, point_mass, sampled",
+        lambda: named(Fair, "x", takes=frozenset({"sampled", "maybe"})),
+        "class X drafts by or takes 'maybe'; known are none, point_mass, sampled",
     ),
-    "law that is no text": ("drafter", lambda: named(Good, "x", law=[]), "TypeError: unhashable"),
+    "drafts_by that is no text": ("drafter", lambda: named(Good, "x", drafts_by=[]), "TypeError: unhashable"),
     "precision": (
         "verifier",
         lambda: type("X", (Verifier,), {"name": "x", "verify": Fine.verify}),

@@ -4,10 +4,10 @@ import sys
 import textwrap
 
 import pytest
-from plugin_fakes import Fine, Good, failure, named, plugin, registry_of, source
 
 from quasar.core.errors import PluginError
 from quasar.plugins.registry import load_registry
+from tests.shared.plugin_fakes import Fine, Good, failure, named, plugin, registry_of, source
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,13 @@ import argparse
 import types
 
 import pytest
-from plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registry_of, source
 
 from quasar import hookimpl
 from quasar.core.backends import Backend, Built
 from quasar.core.components import Drafter, Verifier
 from quasar.plugins import hooks as hookspecs
 from quasar.plugins.registry import HOOKS, KINDS
+from tests.shared.plugin_fakes import Fair, Fine, Good, Tiny, failure, named, plugin, registry_of, source
 
 RECORD = object()  # a StepRecord goes through untouched
 
@@ -61,7 +61,7 @@ class TestHooks:
         (line,) = registry.listing()
         assert (line.name, line.kind, line.summary) == ("good", "drafter", "Drafts well.")
         assert (line.traits, line.distribution, line.version) == (
-            {"law": "point_mass", "next_distributions": False, "matched": False},
+            {"drafts_by": "point_mass", "next_distributions": False, "matched": False},
             "good-dist",
             "2.1",
         )
@@ -75,7 +75,7 @@ class TestHooks:
     def test_hook_quasar_acceptors(self):
         registry = registry_of(plugin(acceptors=(each for each in [Fair])))  # any iterable will do
         assert registry.find("acceptor", "fair") is Fair
-        assert lines(registry)["fair"].traits["laws"] == ["none", "point_mass"]
+        assert lines(registry)["fair"].traits["takes"] == ["none", "point_mass"]
 
     def test_hook_quasar_backends(self):
         registry = registry_of(plugin(backends=[Abacus, Unfinished]))

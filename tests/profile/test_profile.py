@@ -15,7 +15,7 @@ from quasar.profile import command
 from quasar.profile.forwards import MIN_ROUNDS, Place, Timing, measure
 from quasar.profile.memory import bytes_read, read_bandwidth
 from quasar.profile.parts import kind, operator_parts, shares
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 HIDDEN, VOCAB = 32, 257
 STOCK = "{use: full, backend: torch}"  # whatever other backends are installed
@@ -45,6 +45,17 @@ def profile(tiny, capsys, verifier: str = STOCK) -> dict:
 
 def test_json_is_alone_on_standard_output_and_has_every_forward(tiny, capsys):
     found = profile(tiny, capsys)
+    assert list(found) == [
+        "schema_version", "model", "verifier", "bytes_read_per_forward", "read_bandwidth_bytes_per_second", "floor_ms",
+        "cache_bytes", "parts_from", "forwards", "environment",
+    ]  # fmt: skip
+    assert list(found["verifier"]) == ["use", "dtype", "backend", "device", "weight_bytes"]
+    assert list(found["environment"]) == [
+        "quasar", "python", "packages", "git_revision", "command", "platform", "device", "device_name", "threads",
+        "busy_processors_at_start",
+    ]  # fmt: skip
+    forward = ["context", "rows", "ms", "ms_quartiles", "num_forwards", "times_one_row", "times_floor", "shares"]
+    assert [list(line) for line in found["forwards"]] == [forward] * 4
     # 600 tokens do not fit the 64 that the model holds: the longest context leaves room for the widest block.
     assert [(line["context"], line["rows"]) for line in found["forwards"]] == [(8, 1), (8, 3), (62, 1), (62, 3)]
     for line in found["forwards"]:

@@ -10,6 +10,7 @@ import pytest
 from quasar.acceptors.stochastic import Stochastic
 from quasar.core.components import Drafter
 from quasar.core.config import PipelineSpec, validate
+from quasar.core.description import ArmSpeed, Served, Speeds
 from quasar.core.engine import Engine, Request
 from quasar.core.errors import CompositionError, ConfigError
 from quasar.core.sampling import SamplingParams
@@ -71,7 +72,7 @@ def test_complexity_is_the_published_score(prompt, expected):
 def test_length_alone_counts_words():
     policy = LengthOptions(low=2, mid=4).make()
     assert policy.choose(["a b", "a b c", "a b c d e"], ()) == ["low", "mid", "high"]
-    assert policy.describe() == {"served": {"low": 1, "mid": 1, "high": 1}}
+    assert policy.describe() == Served({"low": 1, "mid": 1, "high": 1})
 
 
 def test_prompts_are_judged_without_their_template():
@@ -116,9 +117,9 @@ def test_regret_is_the_time_beyond_the_fastest_arms():
     bandit = Bandit(0.0, lambda prompt: "all")
     play(bandit, {"slow": 10.0, "fast": 20.0}, 11)
     told = bandit.describe()
-    assert told["arms_by_class"]["all"]["fast"] == {"served": 10, "tokens_per_second": 20.0}
-    assert told["regret_seconds"] == pytest.approx(5.0)  # 10 s for the slow request instead of 5
-    assert told["regret_share"] == pytest.approx(5 / 60, abs=1e-4)
+    assert told.arms_by_class["all"]["fast"] == ArmSpeed(10, 20.0)
+    assert told.regret_seconds == pytest.approx(5.0)  # 10 s for the slow request instead of 5
+    assert told.regret_share == pytest.approx(5 / 60, abs=1e-4)
 
 
 def test_classes_are_learnt_apart():
@@ -133,7 +134,7 @@ def test_a_batch_gets_one_arm():
 
 
 def test_an_untimed_bandit_can_be_described():
-    assert BanditOptions().make().describe() == {"arms_by_class": {}, "regret_seconds": 0.0, "regret_share": 0.0}
+    assert BanditOptions().make().describe() == Speeds({}, 0.0, 0.0)
 
 
 def test_steps_are_told_to_the_policy_with_their_tokens():
@@ -176,7 +177,7 @@ def test_each_row_gets_the_drafts_of_its_own_arm():
     for number, (prompt, arm) in enumerate(zip(PROMPTS, (Ngram(), NoDraft(), Bigram()), strict=True)):
         [alone] = generate(arm, [prompt])
         assert found[number].token_ids == alone.token_ids
-        drafted = [[step.drafted[0] for step in done.steps] for done in (found[number], alone)]
+        drafted = [[step.drafted for step in done.steps] for done in (found[number], alone)]
         assert drafted[0] == drafted[1]
     assert found[1].num_drafted == 0 < found[0].num_drafted
 

@@ -1,6 +1,7 @@
 """fp8 and int4: the emulated formats, refusals without a GPU, and what torchao is asked for where there is one."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,18 +10,23 @@ from quasar.cli import main
 from quasar.core.errors import ConfigError
 from quasar.core.types import Draft
 from quasar.models.session import Session
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.fp8 import Fp8
 from quasar.verifiers.int4 import Int4
-from quasar.verifiers.int8 import Int8
+from quasar.verifiers.int8 import LAYER_BACKENDS, Int8
 from quasar.verifiers.quantization import torchao as torchao_file
 from quasar.verifiers.quantization.emulated import EmulatedFp8Linear, EmulatedInt4Linear, fp8_rows
-from quasar.verifiers.quantization.replace_layers import available_backends
 from quasar.verifiers.quantization.scheme import NotQuantizedError
-from quasar.verifiers.quantization.torchao import TorchaoFp8Linear, TorchaoInt4Linear, gpu_obstacle
-from tests.compare.conftest import save_tiny_model
+from quasar.verifiers.quantization.torchao import (
+    TorchaoFp8,
+    TorchaoFp8Linear,
+    TorchaoInt4,
+    TorchaoInt4Linear,
+    gpu_obstacle,
+)
+from tests.shared.tiny_folder import save_tiny_model
 
-needs_torchao = pytest.mark.skipif(available_backends()["torchao"] is not None, reason="torchao does not load")
+needs_torchao = pytest.mark.skipif(LAYER_BACKENDS["torchao"].unusable() is not None, reason="torchao does not load")
 both = pytest.mark.parametrize("kind", [Fp8, Int4])
 
 
@@ -30,7 +36,7 @@ def gaussian(*shape, seed=0):
 
 def emulated(kind, **options):
     verifier = kind(kind.Config(emulated=True, **options))
-    verifier.load(TinyModels())
+    verifier.load(RandomLlamas())
     return verifier
 
 
@@ -91,7 +97,7 @@ def test_the_last_group_may_be_smaller():
 
 @both
 def test_emulated_arms_say_so_convert_all_but_the_head_and_leave_full_precision_alone(kind):
-    models = TinyModels()
+    models = RandomLlamas()
     before = logits(models.target())
     verifier = kind(kind.Config(emulated=True, keep=["*.0.*.down_proj"]))
     verifier.load(models)
@@ -108,7 +114,7 @@ def test_emulated_arms_say_so_convert_all_but_the_head_and_leave_full_precision_
 
 def test_smaller_groups_are_closer_and_larger():
     near, far = emulated(Int4, group_size=32), emulated(Int4, group_size=64)
-    full = logits(TinyModels().target())
+    full = logits(RandomLlamas().target())
     assert (logits(near.model) - full).norm() < (logits(far.model) - full).norm()
     assert near.describe()["weight_bytes"] > far.describe()["weight_bytes"]
     assert "groups of 64" in far.reference()
@@ -131,11 +137,14 @@ def test_an_old_gpu_is_named(monkeypatch):
     assert gpu_obstacle((8, 0), "int4") == torchao_file._import_error()
 
 
-@pytest.mark.parametrize("kind", [TorchaoFp8Linear, TorchaoInt4Linear])
-def test_the_kernels_serve_bfloat16_on_cuda(kind):
-    assert "run on CUDA and the model is on cpu" in kind.refuses(torch.device("cpu"), torch.bfloat16)
-    assert "bfloat16" in kind.refuses(torch.device("cuda:0"), torch.float32)
-    assert kind.refuses(torch.device("cuda:0"), torch.bfloat16) is None
+@pytest.mark.parametrize("backend", [TorchaoFp8, TorchaoInt4])
+def test_the_kernels_serve_bfloat16_on_cuda(backend):
+    def refuses(device, dtype):
+        return backend.refuses(SimpleNamespace(device=torch.device(device), dtype=dtype))
+
+    assert "run on CUDA and the model is on cpu" in refuses("cpu", torch.bfloat16)
+    assert "bfloat16" in refuses("cuda:0", torch.float32)
+    assert refuses("cuda:0", torch.bfloat16) is None
 
 
 @needs_torchao
@@ -173,10 +182,10 @@ def test_compiled_torchao_layers_are_handed_to_the_compiler_one_by_one(monkeypat
     asked = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda layer, **options: asked.append((type(layer), options)))
     verifier = Int8(Int8.Config(backend="torchao", compiled=True, smooth_alpha=0))
-    verifier.load(TinyModels())
+    verifier.load(RandomLlamas())
     assert asked == [(torchao_file.TorchaoLinear, {"dynamic": True})] * 14
     assert verifier.describe()["compiled"] is True
-    Int8(Int8.Config(backend="torchao", smooth_alpha=0)).load(TinyModels())
+    Int8(Int8.Config(backend="torchao", smooth_alpha=0)).load(RandomLlamas())
     assert len(asked) == 14
 
 

@@ -10,11 +10,10 @@ from quasar.core.types import Draft
 from quasar.models import self_sampled as own_texts_module
 from quasar.models.int8_format import MAX_STEPS, quantize_rows, quantize_weight
 from quasar.models.session import Session
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.int8 import Int8
-from quasar.verifiers.quantization import calibration, compensated
-from quasar.verifiers.quantization.gptq import DAMPING, input_order
-from quasar.verifiers.quantization.gptq import compensated as rounded
+from quasar.verifiers.quantization import calibration, gptq_weights
+from quasar.verifiers.quantization.gptq import DAMPING, gptq_steps, input_order
 from tests.identity.tiny_models import tiny_model
 
 TEXT = [list(range(3, 40)), list(range(50, 60))]
@@ -31,7 +30,7 @@ def dependent_moments(size, seed):
 
 def int8_steps(weight, second, damping=DAMPING):
     scale = (weight.abs().amax(dim=1, keepdim=True) / MAX_STEPS).clamp_min(torch.finfo(torch.float32).tiny)
-    return rounded(weight, input_order(second, damping), scale, -MAX_STEPS * scale, 2 * MAX_STEPS) - MAX_STEPS, scale
+    return gptq_steps(weight, input_order(second, damping), scale, -MAX_STEPS * scale, 2 * MAX_STEPS) - MAX_STEPS, scale
 
 
 def written_out(weight, second):
@@ -110,7 +109,7 @@ def logits(model):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    for module in (calibration, own_texts_module, compensated):
+    for module in (calibration, own_texts_module, gptq_weights):
         monkeypatch.setattr(module, "quasar_home", lambda: tmp_path)
     monkeypatch.setattr(own_texts_module, "TOKENS", 40)
     return tmp_path
@@ -118,7 +117,7 @@ def home(tmp_path, monkeypatch):
 
 def loaded(models=None, **options):
     verifier = Int8(Int8.Config(**{"backend": "reference", "weight_rounding": "gptq"} | options))
-    verifier.load(models or TinyModels())
+    verifier.load(models or RandomLlamas())
     return verifier
 
 
@@ -141,8 +140,8 @@ def test_other_integers_on_the_same_scales(home, dtype):
 
 
 def test_the_products_of_the_models_own_text_lose_less(home):
-    exact = TinyModels().target("float32")
-    texts = own_texts_module.remembered_self_sampled_texts(TinyModels()).texts
+    exact = RandomLlamas().target("float32")
+    texts = own_texts_module.remembered_self_sampled_texts(RandomLlamas()).texts
     [(_, head)] = [(layer.name, layer) for layer in exact.linear_layers() if layer.name.endswith("0.mlp.gate_proj")]
     second = calibration.input_moments(exact, [head.name], texts)[head.name]
     loss = {}
@@ -154,7 +153,7 @@ def test_the_products_of_the_models_own_text_lose_less(home):
 
 
 def test_full_precision_is_bit_equal_before_and_after(home):
-    models = TinyModels()
+    models = RandomLlamas()
     before = logits(models.target())
     assert not torch.equal(logits(loaded(models, quantize_lm_head=True).model), before)
     assert torch.equal(logits(models.target()), before)
@@ -182,7 +181,7 @@ def test_moments_that_do_not_fit_together_are_taken_in_turns(home, monkeypatch):
     moments = calibration.input_moments
     monkeypatch.setattr(calibration, "input_moments", lambda *a: calls.append(a[1]) or moments(*a))
     first = logits(loaded().model)
-    monkeypatch.setattr(compensated, "_BYTES_AT_ONCE", 4 * 32 * 32 * 2)
+    monkeypatch.setattr(gptq_weights, "_BYTES_AT_ONCE", 4 * 32 * 32 * 2)
     for file in (home / "gptq").iterdir():
         file.unlink()
     assert torch.equal(logits(loaded().model), first)
@@ -192,7 +191,7 @@ def test_moments_that_do_not_fit_together_are_taken_in_turns(home, monkeypatch):
 
 def test_layers_that_are_left_alone_are_not_touched(home):
     model = loaded(keep=["*.q_proj"], smooth_alpha=0).model
-    whole = {layer.name: layer.weight for layer in TinyModels().target().linear_layers()}
+    whole = {layer.name: layer.weight for layer in RandomLlamas().target().linear_layers()}
     left = [layer for layer in model.linear_layers() if layer.name.endswith("q_proj") or layer.is_head]
     assert len(left) == 3
     for layer in left:
@@ -200,7 +199,7 @@ def test_layers_that_are_left_alone_are_not_touched(home):
 
 
 def test_a_family_whose_inputs_are_not_known_is_served(home):
-    class Models(TinyModels):
+    class Models(RandomLlamas):
         def target(self, dtype="auto"):
             return tiny_model("gpt2")
 
@@ -209,9 +208,9 @@ def test_a_family_whose_inputs_are_not_known_is_served(home):
 
 
 def test_fbgemm_has_integers_of_its_own_range(home):
-    from quasar.verifiers.quantization.fbgemm import FbgemmLinear
+    from quasar.verifiers.quantization.fbgemm import Fbgemm
 
-    if reason := FbgemmLinear.unusable():
+    if reason := Fbgemm.unusable():
         pytest.skip(reason)
     ours, like = loaded(backend="fbgemm", dtype="float32"), loaded(dtype="float32")
     assert len(list((home / "gptq").iterdir())) == 2

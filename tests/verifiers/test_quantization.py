@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,13 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from quasar.core.backends import Backend
 from quasar.core.decoders import LinearLayer
 from quasar.core.errors import ConfigError
+from quasar.models.backend_choice import choose_backend
 from quasar.models.int8_format import quantize_rows, quantize_weight
+from quasar.verifiers.int8 import LAYER_BACKENDS
 from quasar.verifiers.quantization import torchao as torchao_file
-from quasar.verifiers.quantization.replace_layers import available_backends, choose_backend, convert
+from quasar.verifiers.quantization.fbgemm import Fbgemm
+from quasar.verifiers.quantization.reference import Reference
+from quasar.verifiers.quantization.torchao import Torchao
 
-USABLE = [name for name, reason in available_backends().items() if reason is None]
+USABLE = [name for name, backend in LAYER_BACKENDS.items() if backend.unusable() is None]
 every_backend = pytest.mark.parametrize("backend", USABLE)
 needs_fbgemm = pytest.mark.skipif("fbgemm" not in USABLE, reason="torch without FBGEMM")
 needs_torchao = pytest.mark.skipif("torchao" not in USABLE, reason="torchao does not load")
@@ -104,29 +110,28 @@ def test_weight_integers_are_those_of_its_rows_and_contiguous_whatever_the_strid
 
 @every_backend
 @pytest.mark.parametrize("quantize_lm_head", [False, True])
-def test_convert_replaces_layers_and_leaves_every_tensor_alone(backend, quantize_lm_head):
+def test_building_replaces_layers_and_leaves_every_tensor_alone(backend, quantize_lm_head):
     model = FakeModel()
     before = {name: (tensor.data_ptr(), tensor.detach().clone()) for name, tensor in model.named_parameters()}
-    report = convert(model, backend, quantize_lm_head=quantize_lm_head)
+    built = LAYER_BACKENDS[backend].build(model, "int8", quantize_lm_head=quantize_lm_head)
     for name, (address, value) in before.items():
         assert model.get_parameter(name).data_ptr() == address
         assert torch.equal(model.get_parameter(name), value)
     expected = ("up", "down", "again", "lm_head") if quantize_lm_head else ("up", "down", "again")
-    assert report.converted == expected == tuple(model.layers)
-    assert report.skipped == (() if quantize_lm_head else ("lm_head: head",))
-    assert report.backend == backend
-    assert all(module.backend == backend for module in model.layers.values())
-    assert report.weight_bytes == sum(module.weight_bytes for module in model.layers.values())
+    assert built.converted == expected == tuple(model.layers)
+    assert built.skipped == (() if quantize_lm_head else ("lm_head: head",))
+    assert (built.model, built.backend) == (model, backend)
+    assert all(isinstance(module, LAYER_BACKENDS[backend].layer) for module in model.layers.values())
     hidden = gaussian(3, 24, seed=20)
     down = model.layers["down"](model.layers["up"](hidden))
     full = (hidden @ model.up.T + model.bias) @ model.transposed
     assert (down - full).norm() / full.norm() < 0.03
 
 
-def test_convert_reports_what_it_left_and_why():
+def test_it_reports_what_it_left_and_why():
     model = FakeModel()
     model.up.data[0, 0] = float("nan")
-    report = convert(model, "reference")
+    report = Reference.build(model, "int8")
     assert report.converted == ("down",)
     assert report.skipped == ("up: weight is not finite", "again: weight is not finite", "lm_head: head")
 
@@ -140,59 +145,70 @@ def test_convert_reports_what_it_left_and_why():
         (nn.Buffer(torch.zeros(3, 3)).as_subclass(type("Packed", (Tensor,), {})), "a Packed already"),
     ],
 )
-def test_convert_refuses_to_do_nothing_and_says_what_it_saw(weight, reason):
+def test_it_refuses_to_do_nothing_and_says_what_it_saw(weight, reason):
     model = FakeModel(weights=1)
     model.linear_layers = lambda: iter([LinearLayer("up", weight, None, model.layers.update, False)])
     with pytest.raises(
         ConfigError, match=rf"0 of 1 layers quantised in fake.*1 × weight is {reason}.*nothing to verify"
     ):
-        convert(model, "reference")
+        Reference.build(model, "int8")
 
 
-def test_convert_refuses_models_without_layers_or_with_a_head_only():
+def test_it_refuses_models_without_layers_or_with_a_head_only():
     with pytest.raises(ConfigError, match=r"0 of 1 layers.*1 × head"):
-        convert(FakeModel(weights=0), "reference")
+        Reference.build(FakeModel(weights=0), "int8")
     model = FakeModel()
     model.linear_layers = lambda: iter([])
     with pytest.raises(ConfigError, match=r"0 of 0 layers.*no linear layer"):
-        convert(model, "reference")
+        Reference.build(model, "int8")
 
 
-def test_choose_backend_knows_its_names():
+def chosen(requested: str, model: FakeModel | None = None) -> type[Backend]:
+    models = SimpleNamespace(backends=tuple, target=lambda dtype: model or FakeModel())
+    return choose_backend(models, "auto", requested, "int8", built_in=tuple(LAYER_BACKENDS.values()))
+
+
+def test_they_are_chosen_by_name():
     with pytest.raises(ConfigError, match=r"'fbgem'.*Did you mean 'fbgemm'"):
-        choose_backend("fbgem")
-    assert [choose_backend(name) for name in USABLE] == USABLE
+        chosen("fbgem")
+    assert [chosen(name).name for name in USABLE] == USABLE
 
 
 @needs_fbgemm
-def test_auto_prefers_fbgemm_where_the_model_allows_it():
-    assert choose_backend("auto") == choose_backend("auto", FakeModel()) == "fbgemm"
+@pytest.mark.parametrize("requested", ["auto", "torch"])
+def test_torch_is_fbgemm_where_the_model_allows_it(requested):
+    assert chosen(requested) is Fbgemm
     double, on_gpu = FakeModel(torch.float64), FakeModel()
     on_gpu.device = torch.device("cuda:0")
     for model in (double, on_gpu):
-        assert choose_backend("auto", model) == "reference"
-    assert convert(double, "auto").backend == "reference"
+        assert chosen(requested, model) is Reference
     with pytest.raises(ConfigError, match="float32; use the 'reference' backend"):
-        convert(FakeModel(torch.float64), "fbgemm")
+        chosen("fbgemm", double)
     with pytest.raises(ConfigError, match="run on the CPU and the model is on cuda:0"):
-        convert(on_gpu, "fbgemm")
+        chosen("fbgemm", on_gpu)
 
 
 def test_backends_name_what_they_do_not_serve():
     apple = FakeModel()
     apple.device = torch.device("mps")
-    with pytest.raises(ConfigError, match="Apple"):
-        choose_backend("reference", apple)
+    for requested in ("auto", "torch", "reference"):  # torchao is not taken unasked
+        with pytest.raises(ConfigError, match=r"^backend 'reference' cannot be used: .* Apple"):
+            chosen(requested, apple)
     if "torchao" in USABLE:
         with pytest.raises(ConfigError, match="torchao cannot quantise float64"):
-            choose_backend("torchao", FakeModel(torch.float64))
+            chosen("torchao", FakeModel(torch.float64))
+
+
+def test_backends_for_int8_are_refused_where_full_precision_is_asked_for():
+    with pytest.raises(ConfigError, match=r"^backend 'reference' cannot be used: it serves int8, not full\.$"):
+        choose_backend(SimpleNamespace(backends=lambda: (Reference,)), "auto", "reference")
 
 
 @needs_torchao
 def test_torchao_that_does_nothing_is_noticed(monkeypatch):
     monkeypatch.setattr(torchao_file._torchao(), "quantize_", lambda *_: None)
     with pytest.raises(ConfigError, match=r"0 of 4 layers.*3 × torchao left the weight a Tensor"):
-        convert(FakeModel(), "torchao")
+        Torchao.build(FakeModel(), "int8")
 
 
 @needs_torchao
@@ -207,4 +223,4 @@ def test_torchao_that_quantises_otherwise_is_refused(monkeypatch, other):
     )
     monkeypatch.setattr(library, "quantize_", lambda linear, _: quantize(linear, config))
     with pytest.raises(ConfigError, match="does not quantise activations per row"):
-        convert(FakeModel(), "torchao")
+        Torchao.build(FakeModel(), "int8")

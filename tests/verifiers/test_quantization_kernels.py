@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from quasar.core.errors import ConfigError
+from quasar.models.backend_choice import choose_backend
 from quasar.models.int8_format import quantize_weight
+from quasar.testing.random_llama import RandomLlamas
+from quasar.verifiers.int8 import LAYER_BACKENDS
 from quasar.verifiers.quantization import fbgemm as fbgemm_file
 from quasar.verifiers.quantization import torchao as torchao_file
 from quasar.verifiers.quantization.fbgemm import FbgemmLinear
 from quasar.verifiers.quantization.reference import ReferenceLinear
-from quasar.verifiers.quantization.replace_layers import available_backends, choose_backend
 from quasar.verifiers.quantization.torchao import TorchaoLinear
 
-USABLE = [name for name, reason in available_backends().items() if reason is None]
+USABLE = [name for name, backend in LAYER_BACKENDS.items() if backend.unusable() is None]
 needs_fbgemm = pytest.mark.skipif("fbgemm" not in USABLE, reason="torch without FBGEMM")
 needs_torchao = pytest.mark.skipif("torchao" not in USABLE, reason="torchao does not load")
 
@@ -26,12 +28,17 @@ def gaussian(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+def chosen(requested: str) -> str:
+    built_in = tuple(LAYER_BACKENDS.values())
+    return choose_backend(RandomLlamas(), "auto", requested, "int8", built_in=built_in).name
+
+
 # --- fbgemm -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="torch without FBGEMM")
 def test_fbgemm_is_usable_where_torch_has_it():
-    assert available_backends()["fbgemm"] is None  # or every other test of it would be skipped unseen
+    assert LAYER_BACKENDS["fbgemm"].unusable() is None  # or every other test of it would be skipped unseen
 
 
 @needs_fbgemm
@@ -99,11 +106,11 @@ def test_fbgemm_that_torch_has_lost_is_reported_and_passed_over(monkeypatch, err
     monkeypatch.setattr(torch, "_make_per_channel_quantized_tensor", fail)
     fbgemm_file._trial.cache_clear()
     try:
-        assert reason in available_backends()["fbgemm"]
-        assert "\n" not in available_backends()["fbgemm"]
-        assert choose_backend("auto") == "reference"
+        assert reason in LAYER_BACKENDS["fbgemm"].unusable()
+        assert "\n" not in LAYER_BACKENDS["fbgemm"].unusable()
+        assert chosen("torch") == "reference"
         with pytest.raises(ConfigError, match=reason):
-            choose_backend("fbgemm")
+            chosen("fbgemm")
     finally:
         fbgemm_file._trial.cache_clear()
 
@@ -113,7 +120,7 @@ def test_fbgemm_that_multiplies_wrongly_is_unusable(monkeypatch):
     monkeypatch.setattr(FbgemmLinear, "forward", lambda self, x: x)
     fbgemm_file._trial.cache_clear()
     try:
-        assert available_backends()["fbgemm"] == "its kernel multiplies wrongly here"
+        assert LAYER_BACKENDS["fbgemm"].unusable() == "its kernel multiplies wrongly here"
     finally:
         fbgemm_file._trial.cache_clear()
 
@@ -122,7 +129,7 @@ def test_fbgemm_that_multiplies_wrongly_is_unusable(monkeypatch):
 
 
 def test_torchao_is_usable():
-    assert available_backends()["torchao"] is None  # a dependency of the project
+    assert LAYER_BACKENDS["torchao"].unusable() is None  # a dependency of the project
 
 
 @needs_torchao
@@ -138,9 +145,9 @@ def test_torchao_weights_are_int8_with_activation_scales_per_row(shape):
 def test_torchao_is_imported_late_and_silently():
     program = (
         "import sys, logging\n"
-        "from quasar.verifiers.quantization.replace_layers import available_backends\n"
+        "from quasar.verifiers.int8 import LAYER_BACKENDS\n"
         "assert 'torchao' not in sys.modules\n"
-        "assert available_backends()['torchao'] is None\n"
+        "assert LAYER_BACKENDS['torchao'].unusable() is None\n"
         "assert 'torchao' in sys.modules\n"
         "assert logging.root.manager.disable == 0\n"
     )

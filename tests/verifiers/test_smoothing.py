@@ -12,10 +12,10 @@ from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.types import Draft
 from quasar.models.self_sampled import self_sampled_texts
 from quasar.models.session import Session
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.int8 import Int8
 from quasar.verifiers.quantization import calibration
-from quasar.verifiers.quantization.smoothing import STEPS_PER_OCTAVE, choose_factors, fold, rounding_error
+from quasar.verifiers.quantization.smoothquant import STEPS_PER_OCTAVE, choose_factors, fold, rounding_error
 from tests.identity.tiny_models import CONFIGS, tiny_model
 
 FAMILIES = [family for family in CONFIGS if family != "gpt2"]
@@ -122,7 +122,7 @@ def test_query_heads_that_share_a_value_head_share_its_factors():
 
 
 def test_bfloat16_rounds_a_norm_and_the_readers_make_up_for_it():
-    model = TinyModels().target("bfloat16")
+    model = RandomLlamas().target("bfloat16")
     copy = model.sharing_copy()
     group = copy.channel_groups()[0]
     norm = copy.module.model.layers[0].input_layernorm
@@ -134,7 +134,7 @@ def test_bfloat16_rounds_a_norm_and_the_readers_make_up_for_it():
 
 
 def test_gpt2_is_left_as_it_is_and_reports_say_so(home):
-    class Models(TinyModels):
+    class Models(RandomLlamas):
         def target(self, dtype="auto"):
             return tiny_model("gpt2")
 
@@ -218,14 +218,14 @@ def test_alpha_is_the_papers_formula():
 
 
 def loaded(models=None, **options):
-    verifier = Int8(Int8.Config(backend="reference", **options))
-    verifier.load(models or TinyModels())
+    verifier = Int8(Int8.Config(**{"backend": "reference"} | options))
+    verifier.load(models or RandomLlamas())
     return verifier
 
 
 def test_the_default_reads_no_file_but_its_own(home, monkeypatch):
     opened = []
-    models = TinyModels()
+    models = RandomLlamas()
     models.target()
     real = {"builtins": builtins.open, "io": io.open, "os": os.open}
     watched = {
@@ -253,7 +253,7 @@ def test_what_was_found_is_kept_by_model_and_options(home, monkeypatch):
     loaded(smooth_alpha=0.5)
     assert len(calls) == 2
 
-    class Other(TinyModels):
+    class Other(RandomLlamas):
         def target(self, dtype="auto"):
             return self.other("another", dtype)
 
@@ -263,6 +263,12 @@ def test_what_was_found_is_kept_by_model_and_options(home, monkeypatch):
         file.write_text("{")
     assert torch.equal(logits(loaded().model), first)  # damaged files are made again
     assert len(calls) == 4
+
+
+def test_backends_that_leave_full_precision_to_torch_share_what_was_found(home):
+    for backend in ("reference", "torch", "torchao"):
+        loaded(backend=backend)
+    assert len(list((home / "calibration").iterdir())) == 1
 
 
 def test_a_home_that_cannot_be_written_costs_a_calibration_only(home):
@@ -338,7 +344,7 @@ def test_kept_layers_are_listed_and_multiply_in_full_precision(home):
 
 
 def test_full_precision_is_bit_equal_before_and_after_an_int8_arm(home):
-    models = TinyModels()
+    models = RandomLlamas()
     before, tensors = logits(models.target()), weights(models.target())
     assert not torch.equal(logits(loaded(models).model), before)
     assert torch.equal(logits(models.target()), before)

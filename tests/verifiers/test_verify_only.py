@@ -130,6 +130,19 @@ def test_mode_full_is_int8():
     assert verifier.reference() == verifier.config.int8.reference()
 
 
+def test_one_model_that_does_everything_is_the_verifiers_model():
+    verifier = quasar("full")
+    assert verifier.language_model() is verifier.config.int8.model
+    assert quasar("verify_only").language_model() is None  # of two neither is
+
+
+def test_a_verifier_has_the_model_that_it_has_loaded():
+    verifier = Full(Full.Config(backend="torch"))
+    assert verifier.language_model() is None
+    verifier.load(TinyModels())
+    assert verifier.language_model() is verifier.model
+
+
 def test_mode_full_keeps_the_contract():
     config = Quasar.Config(int8=Int8(Int8.Config(backend="reference")), full=Full(Full.Config(backend="torch")))
     check_component(Quasar, config, models=TinyModels())

@@ -270,6 +270,15 @@ extern "C" void quasar_linear(const Matrix* w, const float* x, float* y, int64_t
     }
 }
 
+// Bytes of a struct of model.h, for Python to compare with its mirror of it; 0 for a name that is none of them.
+extern "C" int64_t quasar_size_of(const char* name) {
+    const struct { const char* name; size_t bytes; } structs[] = {
+        {"Matrix", sizeof(Matrix)}, {"Layer", sizeof(Layer)}, {"Model", sizeof(Model)},
+        {"Call", sizeof(Call)}, {"Range", sizeof(Range)}};
+    for (const auto& each : structs) if (!std::strcmp(each.name, name)) return int64_t(each.bytes);
+    return 0;
+}
+
 // The best instruction set here for which there is a library.
 extern "C" const char* quasar_best_isa() {
 #if defined(__x86_64__)

@@ -1,14 +1,20 @@
 """Quasar backend ``native_cpu``: whole forwards of Llama-like decoders in C++."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from quasar import hookimpl
-from quasar.core.backends import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quasar.core.backends import Backend
 
 
 @hookimpl
 def quasar_backends() -> Iterable[type[Backend]]:
     """Return the backend."""
-    from quasar_cpu.backend import NativeCpu
+    from quasar_cpu.backend import NativeCpu  # imported here, so that `quasar --help` does not wait for torch
 
     return [NativeCpu]

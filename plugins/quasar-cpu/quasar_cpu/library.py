@@ -48,6 +48,7 @@ Call = _struct(
     | _each("batch query num_logits capacity threads positions_held", c_int32),
 )
 Range = _struct("Range", _each("before after", c_void_p) | _each("begin end", c_int32))
+STRUCTS = (Matrix, Layer, Model, Call, Range)
 
 
 def _open(isa: str) -> ctypes.CDLL:
@@ -55,12 +56,30 @@ def _open(isa: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(Path(__file__).with_name(f"kernels_{isa}.so")))
 
 
+def _refuse_other_structs(opened: ctypes.CDLL, isa: str) -> None:
+    """Raise ``OSError`` for a library whose structs are not those above: it would read past them, or the wrong fields.
+
+    Sizes are all that is compared, so two fields of a kind that change places still have to do so on both sides.
+    """
+    size_of = getattr(opened, "quasar_size_of", None)
+    remedy = "build plugins/quasar-cpu again"
+    if size_of is None:
+        raise OSError(f"kernels_{isa}.so comes from older sources and does not say how its structs look; {remedy}")
+    size_of.argtypes, size_of.restype = [c_char_p], c_int64
+    for struct in STRUCTS:
+        theirs, ours = size_of(struct.__name__.encode()), ctypes.sizeof(struct)
+        if theirs != ours:
+            raise OSError(
+                f"struct {struct.__name__} has {theirs} bytes in kernels_{isa}.so and {ours} in library.py; {remedy}"
+            )
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """Return the library for this processor; ``QUASAR_CPU_ISA`` may name a lesser one.
 
     Raises:
-        OSError: it was not built, or cannot be opened here.
+        OSError: it was not built, or cannot be opened here, or was built from other sources than these.
     """
     portable = _open("portable")
     portable.quasar_best_isa.restype = c_char_p
@@ -69,6 +88,7 @@ def library() -> ctypes.CDLL:
     if wanted not in ISAS or ISAS.index(wanted) > ISAS.index(best):
         raise OSError(f"QUASAR_CPU_ISA={wanted}: this processor runs {', '.join(ISAS[: ISAS.index(best) + 1])}")
     opened = _open(wanted)
+    _refuse_other_structs(opened, wanted)
     opened.quasar_forward_layers.argtypes = [POINTER(Model), POINTER(Call), POINTER(Range)]
     opened.quasar_forward_layers.restype = c_int32
     opened.quasar_linear.argtypes = [POINTER(Matrix), c_void_p, c_void_p, c_int64, c_int32]

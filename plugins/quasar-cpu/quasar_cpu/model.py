@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quasar.core.cache import KVCache
 from quasar.core.decoders import Decoder, DecoderLayer
-from quasar.core.models import Block, LanguageModel
+from quasar.core.models import Block, EditableModel
 from quasar_cpu.library import ACTIVATIONS, KINDS, PARTS, Call, Layer, Matrix, Model, Range, library
 from quasar_cpu.linear import NativeLinear, address, refuse_unfit
 
@@ -37,8 +37,9 @@ class NativeModel:
         UnsupportedModelError: NaN or infinity in the embedding or a norm.
     """
 
-    def __init__(self, base: LanguageModel, decoder: Decoder, layers: dict[str, NativeLinear]) -> None:
+    def __init__(self, base: EditableModel, decoder: Decoder, layers: dict[str, NativeLinear]) -> None:
         self._base, self._decoder, self._linears = base, decoder, layers
+        self.module = getattr(base, "module", None)  # tells what is multiplied from what is only looked up
         self.vocab_size, self.max_length, self.name = base.vocab_size, base.max_length, base.name
         self.dtype, self.device, self.num_layers = base.dtype, base.device, len(decoder.layers)
         self._norms: list[Tensor] = []
@@ -70,12 +71,6 @@ class NativeModel:
         self._addresses: WeakKeyDictionary[KVCache, tuple[tuple[int, range], tuple[Any, Any]]] = WeakKeyDictionary()
         self._seconds = (ctypes.c_double * len(PARTS))()
         self.timed = False
-
-    def __getattr__(self, name: str) -> Any:
-        """Leave to the model behind torch what it can answer as well: layers, copies, descriptions."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._base, name)
 
     def _keep(self, name: str, tensor: Tensor | None) -> int | None:
         if tensor is not None:
@@ -169,6 +164,10 @@ class NativeModel:
                 keys[layer], values[layer] = map(address, pair)
             known = self._addresses[cache] = ((cache.capacity, layers), (keys, values))
         return known[1]
+
+    def layer_states(self, token_ids: Tensor, given: Sequence[Tensor] | None = None) -> Sequence[Tensor]:
+        """Return the hidden states round every decoder layer as torch computes them on the same linear layers."""
+        return self._base.layer_states(token_ids, given)
 
     def timings(self) -> dict[str, float]:
         """Return seconds per part since the last call, and start over; measuring begins with the first call."""

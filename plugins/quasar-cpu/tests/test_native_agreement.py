@@ -11,7 +11,7 @@ from quasar.core.cache import KVCache
 from quasar.core.types import Draft
 from quasar.hf.adapter import HFModel
 from quasar.models.session import Session
-from quasar.verifiers.quantization.replace_layers import convert
+from quasar.verifiers.quantization.reference import Reference
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
@@ -64,14 +64,14 @@ def test_float32_agrees_with_torch(family, isa):
 @every_family
 def test_int8_agrees_with_the_reference(family, isa):
     reference = model(family).sharing_copy()
-    convert(reference, "reference")
+    Reference.build(reference, "int8")
     assert_close(logits_of(native(family, torch.float32, "int8")), logits_of(reference), worst=0.1)
 
 
 @every_family
 def test_int8_with_activations_of_12_bits_agrees_with_the_reference(family, isa):
     reference = model(family).sharing_copy()
-    convert(reference, "reference", activation_bits=12, quantize_lm_head=True)
+    Reference.build(reference, "int8", activation_bits=12, quantize_lm_head=True)
     found = errors(logits_of(native(family, torch.float32, "w8a12")), logits_of(reference))
     # Steps are 16 times smaller than those of 8 bits, and numbers between two of them so much the more frequent: one
     # may lie in the first position already, which all others see.
@@ -107,7 +107,7 @@ def test_bfloat16_rounds_nothing_but_keys_and_values(family, isa):
 @every_family
 def test_int8_of_bfloat16_weights_agrees_with_the_reference(family, isa):
     twin = widened(family)
-    convert(twin, "reference")
+    Reference.build(twin, "int8")
     assert_close(logits_of(native(family, torch.bfloat16, "int8")), logits_of(twin, RoundedCache), worst=0.1)
 
 

@@ -1,30 +1,35 @@
 """How models get onto the backend: what it shares, what it refuses and how, what it leaves to torch."""
 
+import ctypes
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import kernels_needed  # noqa: F401
 import pytest
+import quasar_cpu.library as loading
 import torch
 import transformers
 from native_models import CONFIGS, DTYPES, FAMILIES, VOCAB, model, module, native, text_of
 from quasar_cpu.backend import NativeCpu
-from quasar_cpu.library import ISAS, library
+from quasar_cpu.library import ISAS, STRUCTS, library
 from quasar_cpu.model import NativeModel
 
 from quasar.core.errors import ConfigError, UnsupportedModelError
 from quasar.core.types import Draft
 from quasar.hf.adapter import HFModel
 from quasar.models.session import Session
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.full import Full
 from quasar.verifiers.int8 import Int8
 
 NOTHING = Draft.empty(1)
 
 
-class Models(TinyModels):
+class Models(RandomLlamas):
     """A provider whose target is the model that it is given, whatever dtype is asked for."""
 
     def __init__(self, target, backends=(NativeCpu,)):
@@ -239,12 +244,40 @@ def test_kernels_that_this_processor_lacks_are_refused_in_one_line(use_isa):
 
 
 def test_kernels_that_were_not_built_are_named(use_isa, monkeypatch, tmp_path):
-    import quasar_cpu.library as loading
-
     monkeypatch.setattr(loading, "__file__", os.fspath(tmp_path / "library.py"))
     use_isa("best")
     assert "kernels_portable.so" in NativeCpu.unusable()
     assert len(NativeCpu.unusable().splitlines()) == 1
+
+
+@pytest.mark.parametrize("place", range(len(STRUCTS)), ids=lambda place: STRUCTS[place].__name__)
+def test_kernels_with_another_struct_are_refused_by_its_name(use_isa, monkeypatch, place):
+    class Longer(STRUCTS[place]):
+        _fields_ = (("more", ctypes.c_int64),)
+
+    name, size = STRUCTS[place].__name__, ctypes.sizeof(STRUCTS[place])
+    Longer.__name__ = name
+    monkeypatch.setattr(loading, "STRUCTS", (*STRUCTS[:place], Longer, *STRUCTS[place + 1 :]))
+    use_isa("best")
+    said = re.fullmatch(
+        rf"its kernels cannot be loaded \(struct {name} has {size} bytes in kernels_\w+\.so and {size + 8} in "
+        r"library\.py; build plugins/quasar-cpu again\)",
+        NativeCpu.unusable(),
+    )
+    assert said
+
+
+def test_kernels_that_do_not_tell_their_structs_are_refused(use_isa, monkeypatch):
+    opened = library()
+    older = SimpleNamespace(quasar_best_isa=opened.quasar_best_isa, quasar_forward_layers=None, quasar_linear=None)
+    monkeypatch.setattr(loading, "_open", lambda isa: older)
+    use_isa("best")
+    assert "comes from older sources" in NativeCpu.unusable()
+
+
+def test_every_struct_of_the_interface_is_compared():
+    header = (Path(__file__).parents[1] / "csrc" / "model.h").read_text(encoding="utf-8")
+    assert re.findall(r"^struct (\w+)", header, re.MULTILINE) == [struct.__name__ for struct in STRUCTS]
 
 
 def test_fewer_threads_than_torch_has_are_enough():

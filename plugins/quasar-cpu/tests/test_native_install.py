@@ -121,15 +121,15 @@ def test_without_kernels_the_tests_of_the_kernels_are_skipped_with_the_reason(un
 
 AUTO = """
 from quasar.core.errors import ConfigError
-from quasar.testing.random_llama import TinyModels
+from quasar.testing.random_llama import RandomLlamas
 from quasar.verifiers.full import Full
 from quasar_cpu.backend import NativeCpu
 
 verifier = Full(Full.Config())
-verifier.load(TinyModels([NativeCpu]))
+verifier.load(RandomLlamas([NativeCpu]))
 print(verifier.describe()["backend"])
 try:
-    Full(Full.Config(backend="native_cpu")).load(TinyModels([NativeCpu]))
+    Full(Full.Config(backend="native_cpu")).load(RandomLlamas([NativeCpu]))
 except ConfigError as error:
     print(error)
 """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from quasar import Draft, Drafter
-from quasar.core.context import Context
+from quasar.core import Context
 
 
 class Echo(Drafter):

@@ -2,8 +2,7 @@ import pytest
 from quasar_template.echo import Echo
 
 from quasar import SamplingParams
-from quasar.core.context import Context, Row, TokenView
-from quasar.core.streams import Streams
+from quasar.core import Context, Row, Streams, TokenView
 from quasar.testing import check_component
 
 

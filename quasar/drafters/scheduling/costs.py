@@ -17,7 +17,6 @@ from quasar.core.sampling import SamplingParams
 from quasar.core.streams import Streams
 from quasar.core.types import Draft
 from quasar.models.session import Session
-from quasar.models.verifier import ModelVerifier
 
 _CONTEXTS, _REPEATS = (128, 1024), 10
 _STEP = 64
@@ -105,7 +104,7 @@ def measure(
         most: nodes that can be drafted in a step.
         draft_cost: relative to a plain step; measured if ``None``.
     """
-    model = verifier.model if isinstance(verifier, ModelVerifier) else models.target()
+    model = verifier.language_model() or models.target()
     clock, checks = device_clock(str(model.device)), json.dumps(verifier.as_yaml())
     most_tokens = (model.max_length or 2 * _CONTEXTS[1]) // 2
     # Any text, without many repetitions.

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from quasar.core.backends import Backend
 from quasar.core.decoders import LinearLayer
 from quasar.core.errors import ConfigError
-from quasar.core.models import LanguageModel
-from quasar.core.providers import TextCodec
+from quasar.core.models import EditableModel, LanguageModel
+from quasar.core.providers import ModelProvider, TextCodec
 from quasar.core.types import Draft
+from quasar.models.backend_choice import full_precision
 from quasar.models.disk_cache import quasar_home
 from quasar.models.self_sampled import self_sampled_texts
 from quasar.models.session import Session
@@ -26,6 +29,42 @@ _LONGEST = 512
 
 _ROWS = 512
 """Input rows kept for each layer, evenly spread over the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationText:
+    """Text to calibrate on.
+
+    Attributes:
+        key: tells it from other texts, in names on disk.
+        ids: reads or samples it; called with what to call after every sampled token.
+    """
+
+    key: str
+    ids: Callable[[Callable[[], object]], list[list[int]]]
+
+
+def calibration_text(models: ModelProvider, dtype: str, backend: type[Backend], file: str | None) -> CalibrationText:
+    """Return a user's text, or what the target samples itself, which is not sampled before it is asked for.
+
+    Args:
+        models: hands out the target and its tokenizer.
+        dtype: of the target.
+        backend: samples, if it serves full precision; torch does otherwise.
+        file: plain text of the user.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no text.
+    """
+    codec = models.tokenizer()
+    if file is not None:
+        given = read_texts(file, models.target(dtype), codec)
+        return CalibrationText(str(given), lambda on_token: given)
+    sampler = backend.name if "full" in backend.precisions else None
+    return CalibrationText(
+        str((sampler, TEXTS, TOKENS, codec.conversation_start())),
+        lambda on_token: sample_texts(full_precision(models, dtype, backend).model, codec, on_token),
+    )
 
 
 def sample_texts(model: LanguageModel, codec: TextCodec, on_token: Callable[[], object]) -> list[list[int]]:
@@ -71,7 +110,7 @@ class _Observed(nn.Module):
 
 
 def observe(
-    model: LanguageModel, texts: Sequence[Sequence[int]], see: Mapping[str, Callable[[Tensor], object]]
+    model: EditableModel, texts: Sequence[Sequence[int]], see: Mapping[str, Callable[[Tensor], object]]
 ) -> None:
     """Show what linear layers read while the model reads texts, one text after the other.
 
@@ -89,7 +128,7 @@ def observe(
 
 
 def input_rows(
-    model: LanguageModel, names: Sequence[str], texts: Sequence[Sequence[int]], limit: int = _ROWS
+    model: EditableModel, names: Sequence[str], texts: Sequence[Sequence[int]], limit: int = _ROWS
 ) -> dict[str, Tensor]:
     """Return what linear layers read while the model reads texts.
 
@@ -112,7 +151,7 @@ def input_rows(
     return {name: torch.cat(rows)[:limit] for name, rows in found.items()}
 
 
-def input_moments(model: LanguageModel, names: Sequence[str], texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+def input_moments(model: EditableModel, names: Sequence[str], texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
     """Return the mean outer product of what linear layers read, by name of the layer, ``[in, in]`` float32.
 
     Args:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from quasar.core.models import EditableModel
+from quasar.verifiers.quantization.replace_layers import LayerBackend
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 
 _LARGEST = torch.finfo(torch.float8_e4m3fn).max
@@ -39,7 +39,6 @@ class EmulatedFp8Linear(QuantizedLinear):
         bias: ``[out]`` or ``None``.
     """
 
-    backend = "emulated"
     weight: Tensor
     scale: Tensor
 
@@ -48,16 +47,6 @@ class EmulatedFp8Linear(QuantizedLinear):
         numbers, scale = fp8_rows(weight.detach())
         self.register_buffer("weight", numbers)  # [out, in] float8_e4m3fn
         self.register_buffer("scale", scale[:, 0])
-
-    @classmethod
-    def unusable(cls) -> str | None:
-        """Return ``None``: nothing but torch is needed."""
-        return None
-
-    @classmethod
-    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Return a reason for float64: products are float32."""
-        return "it multiplies in float32" if dtype == torch.float64 else None
 
     @property
     def weight_bytes(self) -> int:
@@ -80,7 +69,6 @@ class EmulatedInt4Linear(QuantizedLinear):
         group_size: inputs that share a scale, an even number; the last group may be smaller.
     """
 
-    backend: ClassVar[str] = "emulated"
     packed: Tensor
     scale: Tensor
     offset: Tensor
@@ -97,16 +85,6 @@ class EmulatedInt4Linear(QuantizedLinear):
         self.register_buffer("packed", integers[:, ::2] | integers[:, 1::2] << 4)  # [out, groups * group_size / 2]
         self.register_buffer("scale", scale[..., 0].to(torch.bfloat16))
         self.register_buffer("offset", low[..., 0].to(torch.bfloat16))
-
-    @classmethod
-    def unusable(cls) -> str | None:
-        """Return ``None``: nothing but torch is needed."""
-        return None
-
-    @classmethod
-    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Return ``None``: weights are widened to whatever the model computes in."""
-        return None
 
     @property
     def weight_bytes(self) -> int:
@@ -126,3 +104,37 @@ class EmulatedInt4Linear(QuantizedLinear):
         wide = torch.promote_types(x.dtype, torch.float32)
         y = functional.linear(x.to(wide), self.dequantized(wide))
         return (y if self.bias is None else y + self.bias).to(x.dtype)
+
+
+class _Emulated(LayerBackend):
+    """The numbers of a format without its kernels, on any device."""
+
+    name = "emulated"
+    by_name_only = True
+
+    @classmethod
+    def unusable(cls) -> str | None:
+        """Return ``None``: nothing but torch is needed."""
+        return None
+
+    @classmethod
+    def refuses(cls, model: EditableModel) -> str | None:
+        """Return ``None``: weights are widened to whatever the model computes in."""
+        return None
+
+
+class EmulatedInt4(_Emulated):
+    """Layers with 4-bit weights, emulated."""
+
+    precisions, layer = ("int4",), EmulatedInt4Linear
+
+
+class EmulatedFp8(_Emulated):
+    """Float8 layers, emulated."""
+
+    precisions, layer = ("fp8",), EmulatedFp8Linear
+
+    @classmethod
+    def refuses(cls, model: EditableModel) -> str | None:
+        """Return a reason for float64: products are float32."""
+        return "it multiplies in float32" if model.dtype == torch.float64 else None

@@ -23,7 +23,7 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class InputOrder:
-    """How the inputs of a layer depend on each other, made for ``compensated``; layers that read the same share it.
+    """How the inputs of a layer depend on each other, made for ``gptq_steps``; layers that read the same share it.
 
     Attributes:
         order: the inputs, the most active first, ``[in]`` int64.
@@ -35,7 +35,7 @@ class InputOrder:
 
 
 def input_order(second: Tensor, damping: float = DAMPING) -> InputOrder:
-    """Return what ``compensated`` has to know of a layer's inputs.
+    """Return what ``gptq_steps`` has to know of a layer's inputs.
 
     Args:
         second: mean outer product of the inputs, ``[in, in]``, finite.
@@ -51,7 +51,7 @@ def input_order(second: Tensor, damping: float = DAMPING) -> InputOrder:
     return InputOrder(order, torch.linalg.cholesky(inverse, upper=True).float())
 
 
-def compensated(weight: Tensor, inputs: InputOrder, scale: Tensor, low: Tensor, levels: int) -> Tensor:
+def gptq_steps(weight: Tensor, inputs: InputOrder, scale: Tensor, low: Tensor, levels: int) -> Tensor:
     """Return the steps of a grid that a weight is rounded to.
 
     A weight that lies at an end of its grid keeps that place whatever is moved into it. So a row still has its largest

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
+from quasar.core.backends import Built
+from quasar.core.description import Description
 from quasar.core.errors import ConfigError
 from quasar.core.models import LanguageModel
 from quasar.core.providers import ModelProvider
 from quasar.models.verifier import ModelVerifier
-from quasar.verifiers.quantization.replace_layers import ConversionReport, matching_layers, replace_layers
-from quasar.verifiers.quantization.scheme import QuantizedLinear
+from quasar.verifiers.quantization.replace_layers import LayerBackend, matching_layers
 
 
 class LayerwiseVerifier(ModelVerifier):
     """A verifier whose linear layers are replaced one by one in a copy of the target.
 
     Attributes:
-        layers: the classes of the layer: on a GPU, and emulated.
+        backends: on a GPU, and emulated; they build the precision that the verifier is named after.
     """
 
-    layers: ClassVar[tuple[type[QuantizedLinear], type[QuantizedLinear]]]
+    backends: ClassVar[tuple[type[LayerBackend], type[LayerBackend]]]
 
     class Config(ModelVerifier.Config):
         """Options."""
 
         emulated: bool = Field(
-            False, description="Compute the same numbers slowly on any device, where the kernels are not to be had."
+            False,
+            examples=[True],
+            description="Compute the same numbers slowly on any device, where the kernels are not to be had.",
         )
         dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
             "auto", description="What everything beside the quantised layers computes in; auto is the checkpoint's."
@@ -40,11 +42,11 @@ class LayerwiseVerifier(ModelVerifier):
         )
 
     config: Config
-    _report: ConversionReport
+    _built: Built
 
-    @abstractmethod
-    def make_layer(self, kind: Any, weight: Tensor, bias: Tensor | None) -> QuantizedLinear:
-        """Return a layer of class ``kind`` with the verifier's options."""
+    def layer_options(self) -> dict[str, Any]:
+        """Return what the layers are told of the verifier's options."""
+        return {}
 
     def load_model(self, models: ModelProvider) -> LanguageModel:
         """Return a quantised copy of the target, made once for all arms with these options.
@@ -52,21 +54,19 @@ class LayerwiseVerifier(ModelVerifier):
         Raises:
             ConfigError: the model's device or dtype is not served, or no layer was quantised.
         """
-        kind, options = self.layers[self.config.emulated], self.config
+        backend, options = self.backends[self.config.emulated], self.config
         target = models.target(options.dtype)
-        if reason := kind.refuses(target.device, target.dtype):
-            raise ConfigError(f"verifier '{self.name}' ({kind.backend}) cannot serve this model: {reason}.")
-        keep = matching_layers(target, options.keep)
-
-        def make() -> tuple[LanguageModel, ConversionReport]:
-            model = target.sharing_copy()
-            return model, replace_layers(
-                model, lambda weight, bias: self.make_layer(kind, weight, bias), kind.backend, self.name,
-                quantize_lm_head=options.quantize_lm_head, keep=keep,
-            )  # fmt: skip
-
-        model, self._report = models.derived(f"{self.name}/{options.model_dump_json()}", make)
-        return model
+        if reason := backend.refuses(target):
+            raise ConfigError(f"verifier '{self.name}' ({backend.name}) cannot serve this model: {reason}.")
+        [precision], keep = backend.precisions, matching_layers(target, options.keep)
+        self._built = models.derived(
+            f"{self.name}/{options.model_dump_json()}",
+            lambda: backend.build(
+                target.sharing_copy(), precision, quantize_lm_head=options.quantize_lm_head, keep=keep,
+                **self.layer_options(),
+            ),
+        )  # fmt: skip
+        return self._built.model
 
     def reference(self) -> str:
         """The quantised model; an emulated one is named so, and what is kept in full precision.
@@ -74,8 +74,7 @@ class LayerwiseVerifier(ModelVerifier):
         Raises:
             ConfigError: there are no kernels here, which is known before a weight is read.
         """
-        kind = self.layers[self.config.emulated]
-        if reason := kind.unusable():
+        if reason := self.backends[self.config.emulated].unusable():
             raise ConfigError(
                 f"verifier '{self.name}': {reason}. Its numerics can be had anywhere, slowly, by 'emulated: true'."
             )
@@ -83,11 +82,7 @@ class LayerwiseVerifier(ModelVerifier):
         told += [f"{', '.join(self.config.keep)} in full precision"] if self.config.keep else []
         return f"the model in {self.precision}" + (f" ({'; '.join(told)})" if told else "")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """Backend and what was converted, beside what every model verifier says."""
-        return {
-            "backend": self._report.backend,
-            "converted_layers": len(self._report.converted),
-            "skipped_layers": list(self._report.skipped),
-            **super().describe(),
-        }
+        layers = {"converted_layers": len(self._built.converted), "skipped_layers": list(self._built.skipped)}
+        return replace(super().describe(), backend=self._built.backend, details=layers)

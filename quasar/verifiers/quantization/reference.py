@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from quasar.core.models import EditableModel
 from quasar.models.int8_format import MAX_STEPS, activation_steps, quantize_rows, quantize_weight
+from quasar.verifiers.quantization.replace_layers import LayerBackend
 from quasar.verifiers.quantization.scheme import QuantizedLinear
 
 
@@ -24,8 +25,6 @@ class ReferenceLinear(QuantizedLinear):
         bits: of the activations.
     """
 
-    backend = "reference"
-    activation_bits = 12
     weight: Tensor
     scale: Tensor
 
@@ -35,16 +34,6 @@ class ReferenceLinear(QuantizedLinear):
         integers, scale = quantize_weight(weight, steps)
         self.register_buffer("weight", integers)  # [out, in] int8
         self.register_buffer("scale", scale)  # [out]
-
-    @classmethod
-    def unusable(cls) -> str | None:
-        """Return ``None``: nothing but torch is needed."""
-        return None
-
-    @classmethod
-    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Return a reason for devices without float64."""
-        return "it multiplies in float64, which Apple's GPUs lack" if device.type == "mps" else None
 
     @property
     def weight_bytes(self) -> int:
@@ -59,3 +48,21 @@ class ReferenceLinear(QuantizedLinear):
         if self.bias is not None:
             y = y + self.bias
         return y.to(x.dtype)
+
+
+class Reference(LayerBackend):
+    """W8A8 layers in exact integer arithmetic, slow: what others are checked against, on every device with float64."""
+
+    name = "reference"
+    activation_bits = 12
+    layer = ReferenceLinear
+
+    @classmethod
+    def unusable(cls) -> str | None:
+        """Return ``None``: nothing but torch is needed."""
+        return None
+
+    @classmethod
+    def refuses(cls, model: EditableModel) -> str | None:
+        """Return a reason for devices without float64."""
+        return "it multiplies in float64, which Apple's GPUs lack" if model.device.type == "mps" else None

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from quasar.core.models import EditableModel
 from quasar.models.int8_format import MAX_STEPS
+from quasar.verifiers.quantization.replace_layers import LayerBackend
 from quasar.verifiers.quantization.scheme import NotQuantizedError, QuantizedLinear
 
 
@@ -58,14 +60,13 @@ class TorchaoLinear(QuantizedLinear):
     Args:
         weight: ``[out, in]``, floating.
         bias: ``[out]`` or ``None``.
+        compiled: hand the layer to ``torch.compile``, for any number of rows; it happens at the first forward.
 
     Raises:
         NotQuantizedError: torchao returned without having quantised the weight, as it does for shapes it cannot serve.
     """
 
-    backend = "torchao"
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, compiled: bool = False) -> None:
         super().__init__(weight, bias, MAX_STEPS)
         library = _torchao()
         linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
@@ -78,16 +79,8 @@ class TorchaoLinear(QuantizedLinear):
         library.quantize_(linear, config)
         _check(linear.weight)
         self.weight = linear.weight
-
-    @classmethod
-    def unusable(cls) -> str | None:
-        """Return why torchao cannot be imported."""
-        return _import_error()
-
-    @classmethod
-    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Return a reason for float64, which torchao's scales do not take."""
-        return "torchao cannot quantise float64 activations" if dtype == torch.float64 else None
+        if compiled:
+            self.compile(dynamic=True)
 
     @property
     def weight_bytes(self) -> int:
@@ -98,6 +91,24 @@ class TorchaoLinear(QuantizedLinear):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[..., out]`` in the dtype of ``x`` ``[..., in]``."""
         return functional.linear(x, self.weight, self.bias)
+
+
+class Torchao(LayerBackend):
+    """W8A8 layers of torchao: meant for CUDA, and to be compiled."""
+
+    name = "torchao"
+    by_name_only = True
+    layer = TorchaoLinear
+
+    @classmethod
+    def unusable(cls) -> str | None:
+        """Return why torchao cannot be imported."""
+        return _import_error()
+
+    @classmethod
+    def refuses(cls, model: EditableModel) -> str | None:
+        """Return a reason for float64, which torchao's scales do not take."""
+        return "torchao cannot quantise float64 activations" if model.dtype == torch.float64 else None
 
 
 def gpu_obstacle(capability: tuple[int, int], what: str) -> str | None:
@@ -119,10 +130,6 @@ def gpu_obstacle(capability: tuple[int, int], what: str) -> str | None:
 class _TorchaoGpuLinear(QuantizedLinear):
     """What torchao's layers for CUDA have in common: a weight that it packed, and a check that it really did."""
 
-    backend = "torchao"
-    capability: ClassVar[tuple[int, int]]
-    what: ClassVar[str]
-
     def __init__(self, weight: Tensor, bias: Tensor | None, config: Any, kind: str) -> None:
         super().__init__(weight, bias)
         linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
@@ -131,18 +138,6 @@ class _TorchaoGpuLinear(QuantizedLinear):
         if type(linear.weight.data).__name__ != kind and type(linear.weight).__name__ != kind:
             raise NotQuantizedError(f"torchao left the weight a {type(linear.weight.data).__name__}")
         self.weight = linear.weight
-
-    @classmethod
-    def unusable(cls) -> str | None:
-        """Return why the GPU or torchao cannot do it."""
-        return gpu_obstacle(cls.capability, cls.what)
-
-    @classmethod
-    def refuses(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Return a reason for other devices than CUDA, and other dtypes than bfloat16."""
-        if device.type != "cuda":
-            return f"its kernels run on CUDA and the model is on {device}"
-        return None if dtype == torch.bfloat16 else "its kernels take bfloat16 activations"
 
     @property
     def weight_bytes(self) -> int:
@@ -166,8 +161,6 @@ class TorchaoFp8Linear(_TorchaoGpuLinear):
         NotQuantizedError: torchao left the weight as it was, as it does where 16 does not divide its sides.
     """
 
-    capability, what = (8, 9), "fp8"
-
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         library = _torchao()
         config = library.Float8DynamicActivationFloat8WeightConfig(
@@ -188,10 +181,44 @@ class TorchaoInt4Linear(_TorchaoGpuLinear):
         NotQuantizedError: torchao left the weight as it was, as it does where the groups are not whole.
     """
 
-    capability, what = (8, 0), "int4"
-
     def __init__(self, weight: Tensor, bias: Tensor | None, group_size: int) -> None:
         config = _torchao().Int4WeightOnlyConfig(
             group_size=group_size, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
         )
         super().__init__(weight, bias, config, "Int4TilePackedTo4dTensor")
+
+
+class _TorchaoGpu(LayerBackend):
+    """What torchao's backends for CUDA have in common.
+
+    Attributes:
+        capability: the oldest CUDA architecture that has the kernels.
+    """
+
+    name = "torchao"
+    by_name_only = True
+    capability: ClassVar[tuple[int, int]]
+
+    @classmethod
+    def unusable(cls) -> str | None:
+        """Return why the GPU or torchao cannot do it."""
+        return gpu_obstacle(cls.capability, *cls.precisions)
+
+    @classmethod
+    def refuses(cls, model: EditableModel) -> str | None:
+        """Return a reason for other devices than CUDA, and other dtypes than bfloat16."""
+        if model.device.type != "cuda":
+            return f"its kernels run on CUDA and the model is on {model.device}"
+        return None if model.dtype == torch.bfloat16 else "its kernels take bfloat16 activations"
+
+
+class TorchaoFp8(_TorchaoGpu):
+    """Float8 layers of torchao."""
+
+    precisions, capability, layer = ("fp8",), (8, 9), TorchaoFp8Linear
+
+
+class TorchaoInt4(_TorchaoGpu):
+    """Layers of torchao with 4-bit weights."""
+
+    precisions, capability, layer = ("int4",), (8, 0), TorchaoInt4Linear

@@ -10,18 +10,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from quasar.core.batch import Batch, Commit, Request
+from quasar.core.batch import Batch
 from quasar.core.clock import device_clock
 from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.context import Context
+from quasar.core.description import Description, describe_part
 from quasar.core.engine import Engine
 from quasar.core.errors import CompositionError
 from quasar.core.providers import ModelProvider
-from quasar.core.stopping import StopRule
-from quasar.core.types import Acceptance, Draft, Verification
+from quasar.core.requests import Request
+from quasar.core.sampling import SamplingParams
+from quasar.core.stopping import NewTokens, StopRule
+from quasar.core.types import Draft
 
 
-class Pipeline(Drafter):
+class Cascade(Drafter):
     """Let a drafter, a cheaper verifier and an acceptor write a block, which the verifier outside then checks.
 
     The draft is a chain, and its distribution is the inner verifier's, whatever the inner drafter does: so it is exact
@@ -33,14 +36,17 @@ class Pipeline(Drafter):
     Source: hierarchical speculation as in TriForce (Sun et al., arXiv 2404.11912), for any pipeline and to any depth.
     """
 
-    name = "pipeline"
+    name = "cascade"
+    second_names = ("pipeline",)
     drafts_by = "sampled"
 
     class Config(Drafter.Config):
         """Options."""
 
-        drafter: Drafter = Field(description="Who proposes to the inner verifier.")
-        verifier: Verifier = Field(description="Who checks that, and whose distribution the block follows.")
+        drafter: Drafter = Field(examples=["ngram"], description="Who proposes to the inner verifier.")
+        verifier: Verifier = Field(
+            examples=["int8"], description="Who checks that, and whose distribution the block follows."
+        )
         acceptor: Acceptor = Field(
             "stochastic", validate_default=True, description="Who decides inside; has to be exact."
         )
@@ -66,11 +72,11 @@ class Pipeline(Drafter):
         if not acceptor.is_exact():
             raise CompositionError(
                 f"acceptor '{acceptor.name}' is relaxed, so the distribution of a block would not be known; inside a "
-                "pipeline take 'stochastic'."
+                "cascade take 'stochastic'."
             )
         if acceptor.greedy_only:
             raise CompositionError(
-                f"acceptor '{acceptor.name}' serves temperature 0 only; inside a pipeline take 'stochastic', which is "
+                f"acceptor '{acceptor.name}' serves temperature 0 only; inside a cascade take 'stochastic', which is "
                 "the same there."
             )
 
@@ -85,40 +91,40 @@ class Pipeline(Drafter):
         """Let the inner drafter meet the inner verifier: that is who checks it."""
         self.config.drafter.attach_verifier(self.config.verifier)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Description:
         """What the parts say."""
         parts = {"drafter": self.config.drafter, "verifier": self.config.verifier}
-        return {kind: {"use": part.name, **part.describe()} for kind, part in parts.items()}
+        return Description(details={kind: describe_part(part) for kind, part in parts.items()})
 
     def propose(self, context: Context, budget: Sequence[int]) -> Draft:
         """Return the chain that the inner pipeline emits."""
-        engine, block = self._block(context)
-        block.begin(context, [min(limit, self.config.num_speculative_tokens) for limit in budget])
-        while not block.finished:
-            engine.step(block)
-        return block.draft(context)
+        engine, inner = self._inner(context)
+        inner.begin(context, [min(limit, self.config.num_speculative_tokens) for limit in budget])
+        while not inner.finished:
+            inner.collect(engine.step(inner))
+        return inner.draft(context)
 
     def prefill(self, context: Context) -> None:
         """Let the inner verifier and drafter read the prompts."""
-        engine, block = self._block(context)
-        block.begin(context, [row.sampling.max_new_tokens for row in context.rows])
-        engine.prefill(block)
+        engine, inner = self._inner(context)
+        inner.begin(context, [row.sampling.max_new_tokens for row in context.rows])
+        engine.prefill(inner)
 
     def peak_bytes(self, context: Context) -> int:
         """Bytes of the inner caches."""
-        inner = self._block(context)[1].context
+        inner = self._inner(context)[1].context
         return sum(part.peak_bytes(inner) for part in self.parts())
 
-    def _block(self, context: Context) -> tuple[Engine, Block]:
-        def make() -> tuple[Engine, Block]:
+    def _inner(self, context: Context) -> tuple[Engine, InnerBatch]:
+        def make() -> tuple[Engine, InnerBatch]:
             config, level = self.config, context.level + 1
             engine = Engine(config.drafter, config.verifier, config.acceptor, clock=self._clock, level=level)
-            return engine, Block(context, config)
+            return engine, InnerBatch(context, config)
 
         return context.scratch(self, make)
 
 
-class Block(Batch):
+class InnerBatch(Batch):
     """The inner pipeline's batch: it lives as long as the outer one, and begins anew from the outer text at every step.
 
     Args:
@@ -126,7 +132,7 @@ class Block(Batch):
         config: verifier, acceptor and doubt.
     """
 
-    def __init__(self, outer: Context, config: Pipeline.Config) -> None:
+    def __init__(self, outer: Context, config: Cascade.Config) -> None:
         # Stop strings are the outer pipeline's to find: a block that goes on behind one is cut there.
         quiet = {"stop": (), "logprobs": False}
         requests = [
@@ -142,7 +148,6 @@ class Block(Batch):
         self.context.inner_steps = outer.inner_steps
         self._config = config
         self._distributions: list[list[Tensor]] = []
-        self._vocab_size = 0
 
     def begin(self, outer: Context, sizes: Sequence[int]) -> None:
         """Go on from the outer text.
@@ -152,64 +157,30 @@ class Block(Batch):
             sizes: most tokens to emit, per row.
         """
         self.context.streams = outer.streams.inner(self.context.level, outer.committed(), outer.coupled)
-        longest = self._verifier.max_length()
-        for number, (row, own, size) in enumerate(zip(outer.rows, self.context.rows, sizes, strict=True)):
-            self._ids[number][:] = row.token_ids
-            self._prompts[number] = len(row.token_ids)
+        longest = self._config.verifier.max_length()
+        for request, own, row, size in zip(self.running, self.context.rows, outer.rows, sizes, strict=True):
             sampling = own.sampling.model_copy(update={"max_new_tokens": size})
-            self._rules[number] = StopRule(sampling, outer.eos_ids, len(row.token_ids), longest, None)
-            self._reasons[number] = None if self._rules[number].limit > 0 else "full"
+            rule = UntilDoubt(sampling, outer.eos_ids, len(row.token_ids), longest, self._config)
+            request.begin(row.token_ids, rule)
         self._distributions = [[] for _ in sizes]
 
-    def commit(self, verification: Verification, acceptance: Acceptance, acceptor: str) -> list[Commit]:
-        """As ``Batch.commit``, up to the first doubt; keeps the distribution of every token."""
-        commits, paths = [], acceptance.path.tolist()
-        self._vocab_size = verification.vocab_size
-        for row, new in super().commit(verification, acceptance, acceptor):
-            slots = [0, *paths[row]][: len(new)]
-            sure, ends = self._certain(verification, row, slots, new)
-            if ends:
-                self._reasons[row] = "doubt"
-                del self._ids[row][len(self._ids[row]) - len(new) + sure :]
-            if verification.certain is None:
-                self._distributions[row].append(verification.probs[row, slots[:sure]])
-            commits.append((row, new[:sure]))
-        return commits
-
-    def _certain(
-        self, verification: Verification, row: int, slots: Sequence[int], tokens: Sequence[int]
-    ) -> tuple[int, bool]:
-        """Return how many of the tokens drawn after ``slots`` are kept, and whether the block ends with them."""
-        config, count = self._config, len(tokens)
-        if not (config.min_margin or config.max_entropy is not None or config.min_probability):
-            return count, False
-        if verification.logits is None:
-            distributions = verification.probs[row, list(slots)]  # [tokens, vocab]
-        else:
-            scores = verification.logits[row, list(slots)]
-            distributions = (scores if scores.dtype == torch.float64 else scores.float()).softmax(dim=-1)
-        unsure = torch.zeros(count, dtype=torch.bool, device=distributions.device)
-        if config.min_margin:
-            best, second = distributions.topk(2, dim=-1).values.unbind(dim=-1)
-            unsure |= best - second < config.min_margin
-        if config.max_entropy is not None:
-            unsure |= torch.special.entr(distributions).sum(dim=-1) > config.max_entropy
-        unlikely = distributions[range(count), list(tokens)] < config.min_probability
-        before = next((place for place, doubt in enumerate(unsure.tolist()) if doubt), None)
-        after = next((place + 1 for place, doubt in enumerate(unlikely.tolist()) if doubt), None)
-        ends = [place for place in (before, after) if place is not None]
-        return min(ends, default=count), bool(ends)
+    def collect(self, commits: Sequence[NewTokens]) -> None:
+        """Keep the distribution of every token that a step added."""
+        for new in commits:
+            if new.verification.certain is None:
+                self._distributions[new.row].append(new.verification.probs[new.row, new.slots])
 
     def draft(self, outer: Context) -> Draft:
         """Return what was emitted since ``begin``, as chains with their distributions."""
-        emitted = [ids[start:] for ids, start in zip(self._ids, self._prompts, strict=True)]
+        emitted = [request.output for request in self.running]
         width = max(map(len, emitted))
         if not width:
             return Draft.empty(len(emitted))
         if all(row.sampling.temperature == 0 for row in outer.rows):
             # A one-hot distribution is a point mass, and a trial of one costs no pass over the vocabulary.
             chains = Draft.chains(emitted)
-            no_distributions = torch.empty(len(emitted), 0, self._vocab_size)
+            assert self.context.verification is not None
+            no_distributions = torch.empty(len(emitted), 0, self.context.verification.vocab_size)
             return replace(chains, trials=replace(chains.explicit_trials(), table=no_distributions))
         first = next(distribution for distributions in self._distributions for distribution in distributions)
         table = first.new_zeros((len(emitted), width, first.shape[-1]))
@@ -217,3 +188,49 @@ class Block(Batch):
             if distributions:
                 table[row, : len(emitted[row])] = torch.cat(distributions)
         return Draft.chains(emitted, table)
+
+
+class UntilDoubt(StopRule):
+    """Ends a block with its text, or earlier where the inner verifier is in doubt.
+
+    Args:
+        sampling: ``max_new_tokens`` is the length of the block.
+        eos_ids: ids that end a text.
+        length: tokens of the outer text.
+        max_length: longest sequence of the inner model, ``None`` for no limit.
+        doubt: the options that say what doubt is.
+    """
+
+    def __init__(
+        self,
+        sampling: SamplingParams,
+        eos_ids: Sequence[int],
+        length: int,
+        max_length: int | None,
+        doubt: Cascade.Config,
+    ) -> None:
+        super().__init__(sampling, eos_ids, length, max_length, None)
+        self._doubt = doubt
+
+    def cut(self, output: Sequence[int], new: NewTokens) -> tuple[int, str | None]:
+        """Return how many of the ``new`` tokens are kept, and why the block ends, if it does."""
+        count, reason = super().cut(output, new)
+        sure = self._sure(new.first(count))
+        return (count, reason) if sure is None else (sure, "doubt")
+
+    def _sure(self, new: NewTokens) -> int | None:
+        """Return how many tokens the first doubt leaves, ``None`` if there is no doubt."""
+        doubt = self._doubt
+        if not (doubt.min_margin or doubt.max_entropy is not None or doubt.min_probability):
+            return None
+        distributions, count = new.logits().softmax(dim=-1), len(new.token_ids)  # [tokens, vocab]
+        unsure = torch.zeros(count, dtype=torch.bool, device=distributions.device)
+        if doubt.min_margin:
+            best, second = distributions.topk(2, dim=-1).values.unbind(dim=-1)
+            unsure |= best - second < doubt.min_margin
+        if doubt.max_entropy is not None:
+            unsure |= torch.special.entr(distributions).sum(dim=-1) > doubt.max_entropy
+        unlikely = distributions[range(count), new.token_ids] < doubt.min_probability
+        before = [place for place, found in enumerate(unsure.tolist()) if found]
+        after = [place + 1 for place, found in enumerate(unlikely.tolist()) if found]
+        return min([*before, *after], default=None)

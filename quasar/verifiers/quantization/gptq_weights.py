@@ -10,13 +10,13 @@ from torch import Tensor
 
 from quasar.core.decoders import LinearLayer
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel
 from quasar.core.providers import ModelProvider
 from quasar.models.disk_cache import quasar_home, remember_tensors, remembered_tensors
 from quasar.models.progress import progress_bar
 from quasar.models.self_sampled import fingerprint, remembered_self_sampled_texts
 from quasar.verifiers.quantization import calibration
-from quasar.verifiers.quantization.gptq import InputOrder, compensated, input_order
+from quasar.verifiers.quantization.gptq import InputOrder, gptq_steps, input_order
 from quasar.verifiers.quantization.replace_layers import unsuitable
 
 _VERSION = 1
@@ -26,8 +26,8 @@ _BYTES_AT_ONCE = 2**30
 """Moments held at a time; the text is read again for the layers beyond them."""
 
 
-def compensate(
-    models: ModelProvider, model: LanguageModel, steps: int, file: str | None, skipped: Collection[str]
+def round_by_gptq(
+    models: ModelProvider, model: EditableModel, steps: int, file: str | None, skipped: Collection[str]
 ) -> None:
     """Put weights on the grid of whole steps that ``quantize_weight`` will find, chosen by GPTQ.
 
@@ -59,7 +59,7 @@ def compensate(
 
 
 def _computed(
-    model: LanguageModel, layers: Sequence[LinearLayer], texts: Sequence[Sequence[int]], steps: int
+    model: EditableModel, layers: Sequence[LinearLayer], texts: Sequence[Sequence[int]], steps: int
 ) -> dict[str, Tensor]:
     """Return the integers of every layer, ``[out, in]`` int8."""
     found: dict[str, Tensor] = {}
@@ -83,7 +83,7 @@ def _integers(weight: Tensor, inputs: InputOrder | None, steps: int) -> Tensor:
     if inputs is None:
         return (weight / scale).round().to(torch.int8)
     whole, scale = weight.float(), scale.float()
-    return (compensated(whole, inputs, scale, -steps * scale, 2 * steps) - steps).to(torch.int8)
+    return (gptq_steps(whole, inputs, scale, -steps * scale, 2 * steps) - steps).to(torch.int8)
 
 
 def _scale(weight: Tensor, steps: int) -> Tensor:
@@ -93,7 +93,7 @@ def _scale(weight: Tensor, steps: int) -> Tensor:
     return (largest / steps).clamp_min(torch.finfo(largest.dtype).tiny)
 
 
-def _readers(model: LanguageModel, names: Sequence[str]) -> dict[str, list[str]]:
+def _readers(model: EditableModel, names: Sequence[str]) -> dict[str, list[str]]:
     """Return the layers by the first one that reads what they read."""
     try:
         groups = [[name for name in group.readers if name in names] for group in model.channel_groups()]

@@ -6,8 +6,15 @@ from quasar.core.backends import Backend, Built
 from quasar.models import backend_choice
 
 
-def fake(label, unusable=None, refuses=None):
-    """Return a backend that runs the model as it is, and remembers what it was asked to build."""
+def fake(label, unusable=None, refuses=None, **traits):
+    """Return a backend that runs the model as it is, and remembers what it was asked to build.
+
+    Args:
+        label: its name.
+        unusable: what it says of this machine.
+        refuses: what it says of every model.
+        traits: attributes of the class.
+    """
     reasons = {"unusable": unusable, "refuses": refuses}
 
     class Fake(Backend):
@@ -29,6 +36,8 @@ def fake(label, unusable=None, refuses=None):
             cls.built.append((precision, quantize_lm_head))
             return Built(model, label, ("a",) if precision == "int8" else ())
 
+    for trait, value in traits.items():
+        setattr(Fake, trait, value)
     return Fake
 
 

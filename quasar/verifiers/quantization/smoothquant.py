@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from quasar.core.models import ChannelGroup, LanguageModel
+from quasar.core.models import ChannelGroup, EditableModel
 from quasar.models.int8_format import MAX_STEPS, activation_steps
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -31,7 +31,7 @@ STEPS_PER_OCTAVE = 16
 
 
 def choose_factors(
-    model: LanguageModel,
+    model: EditableModel,
     rows: Mapping[str, Tensor],
     alpha: float | None,
     on_group: Callable[[], object] = lambda: None,
@@ -59,7 +59,7 @@ def choose_factors(
     return found
 
 
-def fold(model: LanguageModel, logs: Mapping[str, Sequence[int]]) -> None:
+def fold(model: EditableModel, logs: Mapping[str, Sequence[int]]) -> None:
     """Scale the inputs of a model's linear layers; what it computes stays the same.
 
     Args:

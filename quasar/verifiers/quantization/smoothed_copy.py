@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from quasar.core.backends import Backend
 from quasar.core.errors import UnsupportedModelError
-from quasar.core.models import LanguageModel
+from quasar.core.models import EditableModel
 from quasar.core.providers import ModelProvider
-from quasar.models.backend_choice import full_precision
 from quasar.models.disk_cache import remember, remembered
 from quasar.models.progress import progress_bar
 from quasar.models.self_sampled import fingerprint
 from quasar.verifiers.quantization import calibration
-from quasar.verifiers.quantization.smoothing import choose_factors, fold
+from quasar.verifiers.quantization.smoothquant import choose_factors, fold
 
 _VERSION = 2
 """Part of the key on disk; raise it when the same model and text would give other factors."""
@@ -29,19 +28,19 @@ class Smoothed:
         how: what was done, in words for reports.
     """
 
-    model: LanguageModel
+    model: EditableModel
     how: str
 
 
 def smoothed_copy(
-    models: ModelProvider, dtype: str, backend: type[Backend] | None, alpha: float | None, file: str | None
+    models: ModelProvider, dtype: str, backend: type[Backend], alpha: float | None, file: str | None
 ) -> Smoothed:
     """Return a copy of the target with SmoothQuant's factors folded in; the target stays as it is.
 
     Args:
         models: hands out the target and its tokenizer.
         dtype: of the target.
-        backend: what samples the calibration text; ``None`` for torch.
+        backend: what will build the copy; where it serves full precision too, it samples the calibration text.
         alpha: the paper's alpha, 0 for no smoothing at all, ``None`` for the best one for each input.
         file: plain text to calibrate on instead of text that the model samples.
 
@@ -56,33 +55,26 @@ def smoothed_copy(
         copy.channel_groups()
     except UnsupportedModelError as error:
         return Smoothed(copy, f"none ({str(error).rstrip('.')})")
+    text = calibration.calibration_text(models, dtype, backend, file)
+    key = f"smoothing/{dtype}/{backend.name}/{alpha}/{file}"
+    factors = models.derived(key, lambda: _factors(target, alpha, text))
+    fold(copy, factors)
     texts = "own text" if file is None else f"text of {file}"
-    key = f"smoothing/{dtype}/{backend and backend.name}/{alpha}/{file}"
-    fold(copy, models.derived(key, lambda: _factors(models, dtype, backend, alpha, file)))
     return Smoothed(copy, f"SmoothQuant, {'alpha by search' if alpha is None else f'alpha {alpha:g}'}, {texts}")
 
 
-def _factors(
-    models: ModelProvider, dtype: str, backend: type[Backend] | None, alpha: float | None, file: str | None
-) -> dict[str, list[int]]:
+def _factors(target: EditableModel, alpha: float | None, text: calibration.CalibrationText) -> dict[str, list[int]]:
     """Return factors from the disk, or by calibration."""
-    target, codec = models.target(dtype), models.tokenizer()
-    given = None if file is None else calibration.read_texts(file, target, codec)
-    start = codec.conversation_start()
-    texts = (backend and backend.name, calibration.TEXTS, calibration.TOKENS, start) if given is None else given
-    words = f"{_VERSION} {fingerprint(target)} {alpha} {texts}"
+    words = f"{_VERSION} {fingerprint(target)} {alpha} {text.key}"
     key = hashlib.blake2b(words.encode(), digest_size=12).hexdigest()
     place = calibration.factors_file(key)
     known: dict[str, list[int]] | None = remembered(place)
     if known is not None:
         return known
     copy = target.sharing_copy()
-    groups = copy.channel_groups()
-    with progress_bar(f"calibrating {target.name}", calibration.TOKENS + len(groups)) as bar:
-        if given is None:
-            sampler = full_precision(models, dtype, backend).model
-            given = calibration.sample_texts(sampler, codec, bar.update)
-        rows = calibration.input_rows(target, [group.readers[0] for group in groups], given)
+    first = [group.readers[0] for group in copy.channel_groups()]
+    with progress_bar(f"calibrating {target.name}", calibration.TOKENS + len(first)) as bar:
+        rows = calibration.input_rows(target, first, text.ids(bar.update))
         found = choose_factors(copy, rows, alpha, bar.update)
     remember(place, found)
     return found
