@@ -58,7 +58,7 @@ def check_acceptance(acceptance: Acceptance, verification: Verification, who: st
     check_integers("next_token", acceptance.next_token, (draft.batch,), refuse)
     for row, (slots, count) in enumerate(zip(path.tolist(), acceptance.num_accepted.tolist(), strict=True)):
         behind = dict(enumerate(draft.rows[row][1], 1))
-        if [behind.get(slot) for slot in slots[:count]] != [0, *slots[:count]][:count]:
+        if count <= width and [behind.get(slot) for slot in slots[:count]] != [0, *slots[:count]][:count]:
             refuse("path", "slots that each follow the one before, from slot 0 on", f"{slots[:count]} in row {row}")
     wrong = (acceptance.next_token < 0) | (acceptance.next_token >= verification.vocab_size)
     if bool(wrong.any()):
