@@ -48,7 +48,7 @@ def quasar_run_started(resolved: Mapping[str, Any]) -> None:
 
 
 def quasar_step_finished(arm: str, record: StepRecord) -> None:
-    """A step of an arm was committed; only called if someone subscribed."""
+    """A step of an arm was committed, and this is its record; only called if someone subscribed."""
 
 
 def quasar_run_finished(results: Mapping[str, Any]) -> None:
