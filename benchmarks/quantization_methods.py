@@ -1,13 +1,15 @@
 """Ways to choose quantised weights beyond the nearest integer, by what a layer's inputs look like.
 
 A grid is a scale and a lowest value for every group of inputs of every output channel. ``nearest`` rounds to it,
-``clipped`` chooses narrower grids, ``compensated`` is GPTQ on it, and ``awq_factors`` scales inputs before any of it.
+``clipped`` chooses narrower grids, ``compensated`` is GPTQ on it, and ``awq_factors`` scales inputs before any of it. A
+``Recipe`` says which of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,31 @@ from quasar.verifiers.quantization.smoothquant import STEPS_PER_OCTAVE
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 AWQ_ALPHAS = tuple(place / 10 for place in range(11))
 _TINY = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A way to quantise.
+
+    Attributes:
+        factors: ``none``, ``smooth`` (what ``int8`` does) or ``awq``.
+        clip: search for each grid's limits.
+        compensate: GPTQ.
+        group: inputs that share a scale in int4; ``None`` is int8.
+        bits: of the activations; ``None`` leaves them as they are.
+        wide: bits by pattern of layers that differ.
+        searched: factors are searched for activations of this many bits.
+        timed: the verifier with the same kernels.
+    """
+
+    factors: str = "smooth"
+    clip: bool = False
+    compensate: bool = False
+    group: int | None = None
+    bits: int | None = 8
+    wide: Mapping[str, int | None] = field(default_factory=dict)
+    searched: int = 8
+    timed: Any = None
 
 
 @dataclass(frozen=True, slots=True)

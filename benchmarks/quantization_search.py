@@ -3,10 +3,9 @@
     python benchmarks/quantization_search.py --data FILE.jsonl ... --limit 7 --tokens 48 [--only '*GPTQ*'] [--time]
 
 One table. A row is a verifier as users compose it, on the backend that it chooses, or a recipe: weights chosen by
-``quantization_methods.py``, multiplied in float32 layer by layer. `--keep FOLDER` writes what is measured against (the
-float32 model's texts and logits) and what recipes calibrate on there, piece by piece, or reads it; give another folder
-for another model or other prompts. `--time` times forwards of 1 and 6 rows, by turns; a recipe gets the times of the
-verifier with the same kernels and bytes.
+``quantization_methods.py``, multiplied in float32 layer by layer. Rows are printed as they come; `--only` takes up a
+run that was ended. `--time` times forwards of 1 and 6 rows, by turns; a recipe gets the times of the verifier with the
+same kernels and bytes.
 """
 
 from __future__ import annotations
@@ -15,14 +14,11 @@ import argparse
 import fnmatch
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
-import torch
 from precision_cost import interleaved, timer
-from quantization_methods import Emulated, awq_factors, clipped, compensated, grid, moments
-from quantization_variants import VARIANTS, Recipe
+from quantization_methods import Emulated, Recipe, awq_factors, clipped, compensated, grid, moments
 from torch import Tensor
 
 from quasar.compare.tables import grid as as_table
@@ -44,6 +40,44 @@ from quasar.verifiers.quantization.smoothquant import choose_factors, fold
 
 ROWS = (1, 6)
 
+W8A8 = Recipe(timed="int8")
+W8A12 = Recipe(bits=12, searched=12, timed={"use": "int8", "activation_bits": 12})
+W4 = Recipe("none", group=64, bits=None)
+DOWN = "*.down_proj"
+
+VARIANTS: dict[str, Any] = {
+    "full precision in bfloat16": "full",
+    "int8, smooth_alpha 0": {"use": "int8", "smooth_alpha": 0},
+    "int8": "int8",
+    "int8, all down_proj kept": {"use": "int8", "keep": [DOWN]},
+    "int8, quantize_lm_head": {"use": "int8", "quantize_lm_head": True},
+    "int8, activation_bits 12": {"use": "int8", "activation_bits": 12},
+    "int8, activation_bits 12, quantize_lm_head": {"use": "int8", "activation_bits": 12, "quantize_lm_head": True},
+    "int8, GPTQ": {"use": "int8", "weight_rounding": "gptq"},
+    "int8, activation_bits 12, GPTQ": {"use": "int8", "activation_bits": 12, "weight_rounding": "gptq"},
+    "int8, activation_bits 12, quantize_lm_head, GPTQ": {
+        "use": "int8", "activation_bits": 12, "quantize_lm_head": True, "weight_rounding": "gptq"
+    },
+    "fp8, emulated": {"use": "fp8", "emulated": True, "dtype": "float32"},
+    "int4, emulated, groups of 32": {"use": "int4", "emulated": True, "dtype": "float32"},
+    "W8A8": W8A8,
+    "W8A8, clipped": replace(W8A8, clip=True),
+    "W8A8, GPTQ": replace(W8A8, compensate=True),
+    "W8A8, AWQ factors": replace(W8A8, factors="awq"),
+    "W8A8 but A12 in down_proj": replace(W8A8, wide={DOWN: 12}, timed=W8A12.timed),
+    "W8A12, factors for 8": replace(W8A12, searched=8),
+    "W8A12": W8A12,
+    "W8A12, AWQ factors": replace(W8A12, factors="awq"),
+    "W8A12, no factors": replace(W8A12, factors="none"),
+    "W8A12, GPTQ": replace(W8A12, compensate=True),
+    "W8A12, no factors, GPTQ": replace(W8A12, factors="none", compensate=True),
+    "W4, groups of 64": W4,
+    "W4, groups of 64, clipped": replace(W4, clip=True),
+    "W4, groups of 64, GPTQ": replace(W4, compensate=True),
+    "W4, groups of 64, AWQ": replace(W4, factors="awq"),
+}  # fmt: skip
+"""Verifiers as users compose them, and recipes."""
+
 
 class Search:
     """The model, what is measured against, and the text that recipes calibrate on."""
@@ -53,7 +87,7 @@ class Search:
         self._model = open_model(arguments.model, self._registry, "cpu")
         self.models, self._tokenizer = self._model.models, self._model.tokenizer
         self._texts = arguments.texts
-        self._folder, self._kept = arguments.keep, {}
+        self._kept: dict[Any, Any] = {}
         self._moments_of: Any = None
         self._last: dict[str, Tensor] = {}
         self.texts: Sequence[Continuation] = ()
@@ -65,17 +99,8 @@ class Search:
         reference = self.pipeline({"use": "full", "dtype": "float32"})
         questions = choose_questions(arguments.data, arguments.limit)
         prompts = as_ids(questions, Conversations(self._tokenizer, "auto"))
-        self.texts = [
-            self._stored(
-                f"text-{number}", lambda prompt=prompt: continuations(reference, [prompt], arguments.tokens)[0]
-            )
-            for number, prompt in enumerate(prompts)
-        ]
-        model = reference.composition.verifier.model
-        self.logits = [
-            self._stored(f"logits-{number}", lambda text=text: teacher_forced(model, text))
-            for number, text in enumerate(self.texts)
-        ]
+        self.texts = [continuations(reference, [prompt], arguments.tokens)[0] for prompt in prompts]
+        self.logits = [teacher_forced(reference.composition.verifier.model, text) for text in self.texts]
 
     def pipeline(self, verifier: Any) -> Pipeline:
         """Return plain decoding with a verifier, loaded."""
@@ -87,16 +112,6 @@ class Search:
         pairs = zip(self.texts, self.logits, strict=True)
         return asdict(summary([differences(logits, teacher_forced(model, text)) for text, logits in pairs]))
 
-    def _stored(self, name: str, make: Any) -> Any:
-        """Return what a run with the same folder made before."""
-        if self._folder is None:
-            return make()
-        file = self._folder / f"{name}.pt"
-        if not file.exists():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            torch.save(make(), file)
-        return torch.load(file, weights_only=False)
-
     def _once(self, key: Any, make: Any) -> Any:
         if key not in self._kept:
             self._kept[key] = make()
@@ -105,12 +120,7 @@ class Search:
     def _inputs(self, model: EditableModel, limit: int) -> dict[str, Tensor]:
         """Return what every group of layers reads while the model reads its own text."""
         start, target = self._tokenizer.conversation_start(), self.models.target("float32")
-        texts = self._once(
-            "own-texts",
-            lambda: self._stored(
-                "own-texts", lambda: self_sampled_texts(target, self._texts, calibration.TOKENS, start)
-            ),
-        )
+        texts = self._once("own-texts", lambda: self_sampled_texts(target, self._texts, calibration.TOKENS, start))
         names = [group.readers[0] for group in model.channel_groups()]
         return calibration.input_rows(model, names, texts, limit)
 
@@ -151,10 +161,7 @@ class Search:
             bits = wide.get(name, recipe.bits)
             second, whole = seconds.get(name), weight.float()
             on = clipped(whole, second, recipe.group) if recipe.clip else grid(whole, recipe.group)
-            values = on.nearest(whole)
-            if recipe.compensate:
-                title = f"gptq-{recipe.factors}-{recipe.searched}-{recipe.group}-{recipe.clip}-{name}"
-                values = self._stored(title, lambda: compensated(whole, second, on))
+            values = compensated(whole, second, on) if recipe.compensate else on.nearest(whole)
             nbytes = weight.numel() + 4 * len(weight)
             if recipe.group is not None:
                 nbytes = weight.numel() // 2 + 4 * on.scale.numel()
@@ -193,7 +200,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48, help="length of a continuation (48)")
     parser.add_argument("--texts", type=int, default=16, help="texts of 128 tokens that recipes calibrate on (16)")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="variants, by name or pattern")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="what took long, kept for the next run")
     parser.add_argument("--time", action="store_true", help="milliseconds too; on an idle machine")
     parser.add_argument("--rounds", type=int, default=40, help="forwards of each kind with --time (40)")
     parser.add_argument("--no-fidelity", action="store_true", help="with --time: the times alone")

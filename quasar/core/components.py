@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from quasar.core.component import Component
 from quasar.core.context import Context
+from quasar.core.errors import CompositionError
 from quasar.core.models import LanguageModel
 from quasar.core.sampling import SamplingParams
 from quasar.core.types import Acceptance, Draft, Verification
@@ -173,6 +174,14 @@ class Acceptor(Component):
 
     def check(self, sampling: SamplingParams) -> None:
         """Raise ``CompositionError`` for sampling parameters that this rule cannot serve."""
+
+    def refuse_drafts(self, drafter: Drafter) -> None:
+        """Raise ``CompositionError`` for a drafter whose drafts this rule does not take."""
+        if drafter.drafts_by not in self.takes:
+            raise CompositionError(
+                f"drafter '{drafter.name}' drafts by '{drafter.drafts_by}', and acceptor '{self.name}' takes "
+                f"{', '.join(sorted(self.takes))} only."
+            )
 
     @abstractmethod
     def accept(self, verification: Verification, context: Context) -> Acceptance:

@@ -13,8 +13,12 @@ from quasar.core.errors import ContractError
 from quasar.core.types import POINT_MASS, Draft, Trials
 
 
-class _Refuse(Protocol):
-    def __call__(self, field: str, expected: str, actual: object) -> NoReturn: ...
+class Refuse(Protocol):
+    """Raises an error that names the component."""
+
+    def __call__(self, field: str, expected: str, actual: object) -> NoReturn:
+        """Raise it."""
+        ...
 
 
 def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, drafts_by: str, who: str) -> None:
@@ -31,9 +35,9 @@ def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, dra
         refuse("the value", "a Draft", type(draft).__name__)
     nodes = draft.nodes if isinstance(draft.token_ids, Tensor) and draft.token_ids.dim() == 2 else 0
     shape = (len(budget), nodes)
-    _check_integers("token_ids", draft.token_ids, shape, refuse)
-    _check_integers("parents", draft.parents, shape, refuse)
-    _check_integers("num_nodes", draft.num_nodes, shape[:1], refuse)
+    check_integers("token_ids", draft.token_ids, shape, refuse)
+    check_integers("parents", draft.parents, shape, refuse)
+    check_integers("num_nodes", draft.num_nodes, shape[:1], refuse)
     limit, largest = 0 if drafts_by == "none" else nodes, torch.inf if vocab_size is None else vocab_size - 1
     for row, count in enumerate(draft.num_nodes.tolist()):
         if not 0 <= count <= limit:
@@ -60,7 +64,8 @@ def check_draft(draft: Draft, budget: Sequence[int], vocab_size: int | None, dra
         _check_trials(draft, draft.trials, vocab_size, refuse)
 
 
-def _check_integers(field: str, value: object, shape: tuple[int, ...], refuse: _Refuse) -> None:
+def check_integers(field: str, value: object, shape: tuple[int, ...], refuse: Refuse) -> None:
+    """Refuse what is not an int64 tensor of this shape on the host."""
     if not isinstance(value, Tensor):
         refuse(field, "a tensor", type(value).__name__)
     if tuple(value.shape) != shape or value.dtype != torch.int64 or value.device.type != "cpu":
@@ -68,17 +73,17 @@ def _check_integers(field: str, value: object, shape: tuple[int, ...], refuse: _
         refuse(field, expected, f"{actual} on {value.device}")
 
 
-def _check_rows(wrong: Tensor, field: str, expected: str, values: Tensor, refuse: _Refuse) -> None:
+def _check_rows(wrong: Tensor, field: str, expected: str, values: Tensor, refuse: Refuse) -> None:
     """Refuse the first row with something ``wrong``, both ``[batch, n]``."""
     rows = wrong.any(dim=1).nonzero()
     if rows.numel():
         refuse(field, expected, f"{values[rows[0, 0]].tolist()} in row {int(rows[0, 0])}")
 
 
-def _check_trials(draft: Draft, trials: Trials, vocab_size: int | None, refuse: _Refuse) -> None:
+def _check_trials(draft: Draft, trials: Trials, vocab_size: int | None, refuse: Refuse) -> None:
     shape = (draft.batch, trials.nodes.shape[-1] if isinstance(trials.nodes, Tensor) and trials.nodes.dim() else 0)
-    _check_integers("trials.nodes", trials.nodes, shape, refuse)
-    _check_integers("trials.sources", trials.sources, shape, refuse)
+    check_integers("trials.nodes", trials.nodes, shape, refuse)
+    check_integers("trials.sources", trials.sources, shape, refuse)
     wrong = (trials.nodes < 0) | (trials.nodes > draft.num_nodes[:, None])
     _check_rows(wrong, "trials.nodes", "slots of the row's own nodes", trials.nodes, refuse)
     table = trials.table

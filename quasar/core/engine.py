@@ -10,8 +10,9 @@ from quasar.core.components import Acceptor, Drafter, Verifier
 from quasar.core.draft_contract import check_draft
 from quasar.core.records import Generation, StepRecord
 from quasar.core.requests import Request, check_prompt
+from quasar.core.step_contract import check_acceptance, check_verification
 from quasar.core.stopping import NewTokens
-from quasar.core.types import Draft
+from quasar.core.types import Draft, Verification
 
 __all__ = ["Engine", "Listener", "Request"]
 
@@ -86,9 +87,10 @@ class Engine:
         started = self._clock()
         draft = self._read(batch) if is_prefill else self._propose(batch)
         proposed = self._clock()
-        verification = self.verifier.verify(batch.context, draft)
+        verification = self._verify(batch, draft)
         verified = self._clock()
         acceptance = self.acceptor.accept(verification, batch.context)
+        check_acceptance(acceptance, verification, self.acceptor.name)
         commits = batch.commit(verification, acceptance, self.acceptor.name)
         seconds = (proposed - started, verified - proposed, self._clock() - verified)
         for record in batch.record(acceptance, commits, is_prefill, seconds):
@@ -98,7 +100,7 @@ class Engine:
 
     def prefill(self, batch: Batch) -> None:
         """Let drafter and verifier read the prompts without a token being drawn; the next step drafts at once."""
-        batch.begin_with(self.verifier.verify(batch.context, self._read(batch)))
+        batch.begin_with(self._verify(batch, self._read(batch)))
 
     def _read(self, batch: Batch) -> Draft:
         if any(batch.budget()):
@@ -110,3 +112,8 @@ class Engine:
         draft = self.drafter.propose(batch.context, budget)
         check_draft(draft, budget, self.verifier.vocab_size(), self.drafter.drafts_by, self.drafter.name)
         return draft
+
+    def _verify(self, batch: Batch, draft: Draft) -> Verification:
+        verification = self.verifier.verify(batch.context, draft)
+        check_verification(verification, draft, self.verifier.vocab_size(), self.verifier.name)
+        return verification

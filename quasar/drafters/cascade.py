@@ -64,11 +64,7 @@ class Cascade(Drafter):
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
         drafter, acceptor = self.config.drafter, self.config.acceptor
-        if drafter.drafts_by not in acceptor.takes:
-            raise CompositionError(
-                f"drafter '{drafter.name}' drafts by '{drafter.drafts_by}', and acceptor '{acceptor.name}' takes "
-                f"{', '.join(sorted(acceptor.takes))} only."
-            )
+        acceptor.refuse_drafts(drafter)
         if not acceptor.is_exact():
             raise CompositionError(
                 f"acceptor '{acceptor.name}' is relaxed, so the distribution of a block would not be known; inside a "

@@ -119,11 +119,7 @@ def fit(
         CompositionError: naming both components and the trait that clashes.
     """
     acceptor.check(sampling)
-    if drafter.drafts_by not in acceptor.takes:
-        raise CompositionError(
-            f"drafter '{drafter.name}' drafts by '{drafter.drafts_by}', and acceptor '{acceptor.name}' takes "
-            f"{', '.join(sorted(acceptor.takes))} only."
-        )
+    acceptor.refuse_drafts(drafter)
     if not acceptor.is_exact():
         if must_be_exact:
             raise CompositionError(

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import quantization_search
 import torch
-from quantization_methods import Emulated, awq_factors, clipped, compensated, grid, moments
-from quantization_variants import W8A8, Recipe
+from quantization_methods import Emulated, Recipe, awq_factors, clipped, compensated, grid, moments
+from quantization_search import W8A8
 
 from quasar.models.int8_format import quantize_weight
 from quasar.verifiers.quantization.emulated import EmulatedInt4Linear
@@ -119,8 +119,8 @@ def test_an_emulated_layer_multiplies_like_the_reference(weight, rows):
 def test_the_search_prints_a_row_for_each_variant(tmp_path, capsys, monkeypatch):
     model, data = save_tiny_model(tmp_path / "tiny"), tmp_path / "data.jsonl"
     data.write_text("".join(f'{{"question_id": {n}, "category": "a", "turns": ["hi {n}"]}}\n' for n in range(3)))
-    words = ["search", "--model", str(model), "--data", str(data), "--tokens", "5", "--texts", "2", "--keep"]
-    words += [str(tmp_path / "kept"), "--time", "--rounds", "1"]
+    words = ["search", "--model", model, "--data", data, "--tokens", 5, "--texts", 2, "--time", "--rounds", 1]
+    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
     chosen = {
         "plain": W8A8,
         "all": replace(W8A8, clip=True, compensate=True, wide={"*.down_proj": 12}),
@@ -128,24 +128,15 @@ def test_the_search_prints_a_row_for_each_variant(tmp_path, capsys, monkeypatch)
         "int8": {"use": "int8", "backend": "reference"},
     }  # fmt: skip
     monkeypatch.setattr(quantization_search, "VARIANTS", chosen)
-    tables = []
-    for _ in range(2):  # the second run reads what the first kept
-        monkeypatch.setattr(sys, "argv", words)
-        quantization_search.main()
-        tables.append(capsys.readouterr().out)
-    assert "15 positions of 3 prompts" in tables[0]
-    cells = [
-        [
-            [cell.strip() for cell in line.split("|")]
-            for line in table.splitlines()
-            if line[:2] == "| " and "---" not in line
-        ]
-        for table in tables
-    ]
-    assert [row[1] for row in cells[0]] == ["variant", *chosen]
-    assert [row[:5] for row in cells[0]] == [row[:5] for row in cells[1]]
-    kl = {row[1]: float(row[2].split()[0]) for row in cells[0][1:]}
+    quantization_search.main()
+    printed = capsys.readouterr().out
+    assert "15 positions of 3 prompts" in printed
+    lines = [line for line in printed.splitlines() if line.startswith("| ") and "---" not in line]
+    head, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    assert head == ["variant", "KL", "top-1", "MB", "ms of 1", "ms of 6"]
+    assert [row[0] for row in rows] == list(chosen)
+    kl = {row[0]: float(row[1].split()[0]) for row in rows}
     # The recipe is what the verifier does, multiplied in float32 and not in integers.
     assert kl["plain"] == pytest.approx(kl["int8"], rel=0.3, abs=2e-4)
     assert all(value >= 0 for value in kl.values())
-    assert [row[5] == "-" for row in cells[0][1:]] == [False, False, True, False]
+    assert [row[4] == "-" for row in rows] == [False, False, True, False]

@@ -28,7 +28,7 @@ def imported(*words):
     paths = [str(ROOT), str(ROOT / "plugins" / "quasar-cpu"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "QUASAR_PLUGINS": "quasar-cpu"},
     )  # fmt: skip
     *printed, last = done.stdout.splitlines()
     _, status, *names = last.split()
