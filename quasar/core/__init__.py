@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quasar.core.components import FULL, Acceptor, Drafter, DraftsBy, Verifier, joint_drafts_by
     from quasar.core.context import Context
     from quasar.core.decoders import Decoder, DecoderLayer, LinearLayer
+    from quasar.core.description import Description
     from quasar.core.distributions import most_likely, residual, soft_distributions, softmax_or_one_hot
     from quasar.core.errors import (
         CapacityError,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         did_you_mean,
     )
-    from quasar.core.models import Block, ChannelGroup, LanguageModel, StagedModel
+    from quasar.core.models import Block, ChannelGroup, Dtype, EditableModel, LanguageModel, StagedModel
     from quasar.core.providers import ChatCodec, ModelProvider, TextCodec
     from quasar.core.records import Generation, StepRecord
     from quasar.core.rows import LogitsProcessor, Row, TokenView
@@ -56,9 +57,12 @@ __all__ = [
     "ContractError",
     "Decoder",
     "DecoderLayer",
+    "Description",
     "Draft",
     "Drafter",
     "DraftsBy",
+    "Dtype",
+    "EditableModel",
     "Generation",
     "KVCache",
     "LanguageModel",

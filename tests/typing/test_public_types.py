@@ -12,7 +12,7 @@ import pytest
 
 from quasar import SamplingOptions, SamplingParams
 from quasar.testing import TinyModels, check_component
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
