@@ -33,14 +33,12 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         model = arguments.model or str(save_tiny_model(Path(scratch) / "tiny"))
-        found = {
-            preset: {
-                str(temperature): preset_ids(arguments, preset, temperature, model, Path(scratch))
-                for temperature in TEMPERATURES
-            }
-            for preset in PRESETS
-        }
-    arguments.output.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        found: dict[str, dict[str, dict[str, list[list[int]]]]] = {}
+        for preset in PRESETS:
+            found[preset] = {}
+            for temperature in TEMPERATURES:
+                found[preset][str(temperature)] = preset_ids(arguments, preset, temperature, model, Path(scratch))
+                arguments.output.write_text(json.dumps(found) + "\n", encoding="utf-8")
     return 0 if arguments.against is None else compare(json.loads(arguments.against.read_text()), found)
 
 
@@ -56,7 +54,8 @@ def preset_ids(
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return {f"refused: {done.stderr.strip().splitlines()[-1]}": []}
-    rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = (folder / "samples.jsonl").read_text(encoding="utf-8").split("\n")  # texts may hold other ends of lines
+    rows = [json.loads(line) for line in lines if line]
     found: dict[str, list[list[int]]] = {}
     for row in sorted(rows, key=lambda row: (row["arm"], str(row["question_id"]), row["turn"])):
         found.setdefault(row["arm"], []).append(row["token_ids"])

@@ -18,20 +18,17 @@ from quasar.core.errors import ConfigError, did_you_mean
 Model = TypeVar("Model", bound=BaseModel)
 
 _SYNONYMS = {
-    "max_tokens": "max_new_tokens",
     "max_length": "max_new_tokens",
     "stop_strings": "stop",
     "do_sample": "temperature",
     "prompt_lookup_num_tokens": "num_speculative_tokens",
-    "num_assistant_tokens": "num_speculative_tokens",
     "max_draft_len": "num_speculative_tokens",
     "gamma": "num_speculative_tokens",
     "k": "num_speculative_tokens",
     "max_matching_ngram_size": "prompt_lookup_max",
     "arms": "pipelines",
-    "dataset": "data",
 }
-"""What other tools call our keys."""
+"""What other tools call our keys, where the spelling alone does not lead there."""
 
 
 class ComponentSpec(BaseModel):

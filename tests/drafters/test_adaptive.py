@@ -360,7 +360,7 @@ def test_a_drafter_that_tells_its_evidence_is_asked_for_all_and_kept_from_what_d
 def test_the_traits_are_those_of_the_wrapped_drafter():
     for inner in (Ngram(), Bigram()):
         made = adaptive(inner)
-        assert (made.law, made.next_distributions, made.matched) == (
+        assert (made.drafts_by, made.next_distributions, made.matched) == (
             inner.drafts_by,
             inner.next_distributions,
             inner.matched,

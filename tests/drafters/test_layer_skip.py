@@ -79,6 +79,6 @@ def test_best_first_does_not_take_it_for_a_whole_draft_model():
         build("drafter", spec, load_registry(), "here.drafter")
 
 
-@pytest.mark.parametrize("options", [{}, {"exit_layer": 2, "num_speculative_tokens": 3}, {"min_confidence": 0.4}])
+@pytest.mark.parametrize("options", [{"exit_layer": 2, "num_speculative_tokens": 3}, {"min_confidence": 0.4}])
 def test_the_contract_is_kept(options):
     check_component(LayerSkip, models=TinyModels(), **options)

@@ -152,8 +152,6 @@ def test_a_column_is_one_ngram():
     assert guesses.levels == [[6, 7], [8, 9]]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"window": 1, "level": 2}, {"window": 2, "level": 4, "pool_from_prompt": True}]
-)
+@pytest.mark.parametrize("options", [{"window": 1, "level": 2}, {"window": 2, "level": 4, "pool_from_prompt": True}])
 def test_the_contract_is_kept(options):
     check_component(Lookahead, models=TinyModels(), **options)

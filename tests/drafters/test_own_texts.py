@@ -48,7 +48,7 @@ def test_texts_are_sampled_once_for_each_model(home, monkeypatch):
 
     assert remembered_self_sampled_texts(Other()).texts != first.texts
     assert len(list(home.iterdir())) == 2
-    monkeypatch.setattr(module, "own_texts", lambda *_: pytest.fail("sampled again"))
+    monkeypatch.setattr(module, "self_sampled_texts", lambda *_: pytest.fail("sampled again"))
     assert remembered_self_sampled_texts(TinyModels()) == first
     assert json.loads(file.read_text())["texts"] == first.texts
 

@@ -102,6 +102,6 @@ def test_a_verifier_of_several_models_is_refused():
         PldPlus().attach_verifier(verifier)
 
 
-@pytest.mark.parametrize("layer", [None, 1, 2])
+@pytest.mark.parametrize("layer", [1, 2])
 def test_the_contract_is_kept(layer):
     check_component(PldPlus, models=TinyModels(), layer=layer)

@@ -131,7 +131,7 @@ def test_what_was_learnt_dies_with_the_requests_unless_it_is_carried_over():
         assert made.describe().flat() == {"carry_over": carry_over}
 
 
-@pytest.mark.parametrize("options", [{}, {"max_nodes": 20, "top_k": 3}, {"max_nodes": 1, "top_k": 1}])
+@pytest.mark.parametrize("options", [{"max_nodes": 20, "top_k": 3}, {"max_nodes": 1, "top_k": 1}])
 def test_the_contract_is_kept(options):
     check_component(Recycling, models=TinyModels(), **options)
 

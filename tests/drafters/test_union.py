@@ -193,12 +193,12 @@ def test_parts_share_the_scratch_of_the_whole():
 
 
 @pytest.mark.parametrize(
-    ("parts", "law"),
+    ("parts", "way"),
     [((NoDraft(),), "none"), ((NoDraft(), Ngram()), "point_mass"), ((Ngram(), Bigram(), NoDraft()), "sampled")],
 )
-def test_the_law_is_that_of_the_parts(parts, law):
-    assert union(*parts).drafts_by == law
-    assert union(union(*parts)).drafts_by == law
+def test_it_drafts_as_its_parts_do(parts, way):
+    assert union(*parts).drafts_by == way
+    assert union(union(*parts)).drafts_by == way
 
 
 def composed(drafter, **more):

@@ -277,9 +277,9 @@ class Unnamed(Drafter):
 
 
 class UnknownLaw(Chain):
-    """Claims a law that does not exist."""
+    """Claims to draft in a way that does not exist."""
 
-    law = "greedy"
+    drafts_by = "greedy"
 
 
 class FreeConfig(Chain):
@@ -859,9 +859,9 @@ class Table(Verifier):
 
     def verify(self, context, draft):
         logits = TABLE[torch.cat([last_tokens(context), draft.token_ids], dim=1)]
-        return Verification(draft, self.laws(context, logits, draft), logits)
+        return Verification(draft, self.distributions(context, logits, draft), logits)
 
-    def laws(self, context, logits, draft):
+    def distributions(self, context, logits, draft):
         return context.distributions(logits, draft)
 
     def vocab_size(self):
@@ -884,21 +884,21 @@ class NegativeVocabulary(Table):
 class LawsAreNotLaws(Table):
     """Returns scores."""
 
-    def laws(self, context, logits, draft):
+    def distributions(self, context, logits, draft):
         return logits.exp()
 
 
 class SkipsSlotZero(Table):
     """Returns no law after the last committed token."""
 
-    def laws(self, context, logits, draft):
+    def distributions(self, context, logits, draft):
         return context.distributions(logits, draft)[:, 1:]
 
 
 class RawLaws(Table):
     """Forgets the processors."""
 
-    def laws(self, context, logits, draft):
+    def distributions(self, context, logits, draft):
         return logits.softmax(dim=-1)
 
 
@@ -912,9 +912,6 @@ class HiddenRawLaws(Table):
 
 class PerTensorScale(Table):
     """Rounds with one scale for a whole block, so that a token's law depends on the tokens beside it."""
-
-    def laws(self, context, logits, draft):
-        return context.distributions(logits, draft)
 
     def verify(self, context, draft):
         logits = TABLE[torch.cat([last_tokens(context), draft.token_ids], dim=1)]
