@@ -126,6 +126,16 @@ class ModelVerifier(Verifier):
         return self._session(context).nbytes
 
     def verify(self, context: Context, draft: Draft) -> Verification:
-        """Forward the tokens that are not cached and the draft; return the distributions after each slot."""
+        """Forward the tokens that are not cached and the draft; return the distributions after each slot.
+
+        Raises:
+            ContractError: ``adjust`` returned something else than logits of the same shape.
+        """
         logits = self._session(context).forward([row.token_ids for row in context.rows], draft)
-        return context.verification_of(draft, self.adjust(logits, context, draft))
+        adjusted = self.adjust(logits, context, draft)
+        if not isinstance(adjusted, Tensor) or adjusted.shape != logits.shape:
+            found = list(adjusted.shape) if isinstance(adjusted, Tensor) else type(adjusted).__name__
+            raise ContractError(
+                f"verifier '{self.name}': 'adjust' should return logits of shape {list(logits.shape)}, got {found}."
+            )
+        return context.verification_of(draft, adjusted)

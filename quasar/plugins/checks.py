@@ -73,7 +73,9 @@ def _trait_fault(component: type[Component]) -> str | None:
     if issubclass(component, Drafter):
         claimed = {getattr(component, "drafts_by", None)}
     elif issubclass(component, Acceptor):
-        claimed = set(getattr(component, "takes", ()))
+        if isinstance(component.takes, str):
+            return f"class {component.__name__} has takes = {component.takes!r}; make it a frozenset of such words"
+        claimed = set(component.takes)
     unknown = sorted(map(repr, claimed.difference(known)))
     if unknown:
         return f"class {component.__name__} drafts by or takes {', '.join(unknown)}; known are {', '.join(known)}"

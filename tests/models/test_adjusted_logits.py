@@ -113,3 +113,11 @@ def test_a_class_that_changes_logits_does_not_call_itself_the_target():
 
         class Sly(Reversed):
             precision = "full"
+
+
+@pytest.mark.parametrize(("returned", "named"), [(None, "NoneType"), (torch.zeros(3, 1, 7), "[3, 1, 7]")])
+def test_what_is_not_adjusted_logits_is_refused_in_one_line(returned, named):
+    with pytest.raises(ContractError) as caught:
+        verified(type("Wrong", (Reversed,), {"adjust": lambda *_: returned})())
+    expected = f"verifier 'reversed': 'adjust' should return logits of shape [3, 4, 7], got {named}."
+    assert str(caught.value) == expected

@@ -100,6 +100,11 @@ FAULTS = {
         lambda: named(Fair, "x", takes=frozenset({"sampled", "maybe"})),
         "class X drafts by or takes 'maybe'; known are none, point_mass, sampled",
     ),
+    "takes that is one word": (
+        "acceptor",
+        lambda: named(Fair, "x", takes="sampled"),
+        "class X has takes = 'sampled'; make it a frozenset of such words",
+    ),
     "drafts_by that is no text": ("drafter", lambda: named(Good, "x", drafts_by=[]), "TypeError: unhashable"),
     "precision": (
         "verifier",
