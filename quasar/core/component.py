@@ -23,16 +23,6 @@ from quasar.core.description import Description
 if TYPE_CHECKING:
     from quasar.core.providers import ModelProvider
 
-_RENAMED = {
-    "law": "drafts_by",
-    "laws": "takes",
-    "next_laws": "next_distributions",
-    "meet": "attach_verifier",
-    "resolved": "as_yaml",
-    "rows_forwarded": "positions_forwarded",
-}
-"""Earlier names of traits and methods in classes of plugins."""
-
 
 class Component(ABC):
     """Base of drafters, verifiers and acceptors.
@@ -43,18 +33,20 @@ class Component(ABC):
     Attributes:
         name: what YAML files call it.
         second_names: earlier names, which YAML files may still use.
+        earlier_names: earlier names of traits and methods, which classes of plugins may still use, with today's.
         kind: ``drafter``, ``verifier`` or ``acceptor``; set by the three base classes.
         config: the validated options. A class with a ``Config`` of its own says ``config: Config``, for type checkers.
     """
 
     name: ClassVar[str]
     second_names: ClassVar[tuple[str, ...]] = ()
+    earlier_names: ClassVar[Mapping[str, str]] = {"resolved": "as_yaml"}
     kind: ClassVar[str]
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Take what a plugin calls by an earlier name for what it is called now."""
         super().__init_subclass__(**more)
-        for old, new in _RENAMED.items():
+        for old, new in cls.earlier_names.items():
             if old in vars(cls) and new not in vars(cls):
                 setattr(cls, new, vars(cls)[old])
                 warnings.warn(f"class {cls.__name__}: '{old}' is called '{new}' now.", DeprecationWarning, stacklevel=2)

@@ -19,7 +19,7 @@ A new drafter is one file::
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 from quasar.core.component import Component
@@ -47,6 +47,12 @@ class Drafter(Component):
     """
 
     kind = "drafter"
+    earlier_names: ClassVar[Mapping[str, str]] = {
+        **Component.earlier_names,
+        "law": "drafts_by",
+        "next_laws": "next_distributions",
+        "meet": "attach_verifier",
+    }
     drafts_by: DraftsBy
     next_distributions: bool = False
     matched: bool = False
@@ -95,6 +101,7 @@ class Verifier(Component):
     """
 
     kind = "verifier"
+    earlier_names: ClassVar[Mapping[str, str]] = {**Component.earlier_names, "rows_forwarded": "positions_forwarded"}
     precision: ClassVar[str]
 
     @classmethod
@@ -153,6 +160,7 @@ class Acceptor(Component):
     """
 
     kind = "acceptor"
+    earlier_names: ClassVar[Mapping[str, str]] = {**Component.earlier_names, "laws": "takes"}
     takes: ClassVar[frozenset[str]] = frozenset(get_args(DraftsBy))
     exact: ClassVar[bool]
     greedy_only: ClassVar[bool] = False

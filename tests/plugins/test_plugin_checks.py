@@ -180,3 +180,11 @@ def test_earlier_names_of_traits_and_methods_mean_todays_and_say_so():
     assert lines[0].traits["drafts_by"] == "sampled"
     assert lines[1].traits["takes"] == ["sampled"]
     assert meets().attach_verifier(None) == "met"
+
+
+def test_a_name_that_was_another_kinds_is_the_classs_own():
+    own = type(
+        "Own", (Drafter,), {"name": "own", "drafts_by": "none", "laws": lambda self: "mine", "propose": Good.propose}
+    )
+    assert own().laws() == "mine"
+    assert "takes" not in vars(own)
