@@ -165,3 +165,18 @@ def test_extra_optional_parameters_and_other_spellings_of_a_method_are_accepted(
         named(Good, "own-init", __init__=lambda self, config: None),
     ]
     assert all(line.error is None for line in registry_of(plugin(drafters=classes)).listing())
+
+
+def test_earlier_names_of_traits_and_methods_mean_todays_and_say_so():
+    with pytest.warns(DeprecationWarning, match="class Old: 'law' is called 'drafts_by' now"):
+        drafter = type("Old", (Drafter,), {"name": "old", "__doc__": "Old.", "law": "sampled", "propose": Good.propose})
+    with pytest.warns(DeprecationWarning, match="'laws' is called 'takes' now"):
+        acceptor = named(Fair, "old", laws=frozenset({"sampled"}))
+    with pytest.warns(DeprecationWarning, match="'meet' is called 'attach_verifier' now"):
+        meets = named(Good, "old", meet=lambda self, verifier: "met")
+    registry = registry_of(plugin(drafters=[drafter], acceptors=[acceptor]))
+    lines = [line for line in registry.listing() if line.name == "old"]
+    assert [line.error for line in lines] == [None, None]
+    assert lines[0].traits["drafts_by"] == "sampled"
+    assert lines[1].traits["takes"] == ["sampled"]
+    assert meets().attach_verifier(None) == "met"
