@@ -60,6 +60,6 @@ def check_acceptance(acceptance: Acceptance, verification: Verification, who: st
         behind = dict(enumerate(draft.rows[row][1], 1))
         if count <= width and [behind.get(slot) for slot in slots[:count]] != [0, *slots[:count]][:count]:
             refuse("path", "slots that each follow the one before, from slot 0 on", f"{slots[:count]} in row {row}")
-    wrong = (acceptance.next_token < 0) | (acceptance.next_token >= verification.vocab_size)
-    if bool(wrong.any()):
-        refuse("next_token", f"within 0..{verification.vocab_size - 1}", acceptance.next_token.tolist())
+    following, largest = acceptance.next_token.tolist(), verification.vocab_size - 1
+    if not all(0 <= token <= largest for token in following):
+        refuse("next_token", f"within 0..{largest}", following)

@@ -5,9 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from quasar.acceptors.stochastic import Stochastic
+from quasar.core.engine import Engine, Request
 from quasar.core.errors import ContractError
+from quasar.core.sampling import SamplingParams
 from quasar.core.step_contract import check_acceptance, check_verification
 from quasar.core.types import Acceptance, Draft, OneHot, Verification
+from quasar.drafters.none import NoDraft
+from quasar.testing import TinyModels
+from quasar.verifiers.full import Full
 
 VOCAB = 5
 DRAFT = Draft.trees([[(1, 0), (2, 0), (3, 1)], []])
@@ -69,3 +75,29 @@ def test_a_bad_acceptance_is_refused(acceptance, message):
     with pytest.raises(ContractError) as caught:
         check_acceptance(acceptance, GOOD, "mine")
     assert str(caught.value) == f"acceptor 'mine' returned a bad acceptance: {message}."
+
+
+class Narrow(Full):
+    """Says nothing of the last token of the vocabulary."""
+
+    def verify(self, context, draft):
+        found = super().verify(context, draft)
+        return context.verification_of(draft, found.logits[..., :-1])
+
+
+class Silent(Stochastic):
+    """Returns nothing."""
+
+    def accept(self, verification, context):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("verifier", "acceptor", "named"),
+    [(Narrow, Stochastic, "verifier 'full'"), (Full, Silent, "acceptor 'stochastic'")],
+)
+def test_the_engine_looks_at_both(verifier, acceptor, named):
+    checker = verifier()
+    checker.load(TinyModels())
+    with pytest.raises(ContractError, match=f"^{named} returned a bad "):
+        Engine(NoDraft(), checker, acceptor()).generate([Request((1, 2), SamplingParams())])

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from quasar import Draft, Drafter
-from quasar.core import Context
+from quasar import Context, Draft, Drafter
 
 
 class Echo(Drafter):

@@ -1,8 +1,8 @@
 import pytest
 from quasar_template.echo import Echo
 
-from quasar import SamplingParams
-from quasar.core import Context, Row, Streams, TokenView
+from quasar import Context, SamplingParams
+from quasar.core import Row, Streams, TokenView
 from quasar.testing import check_component
 
 
@@ -11,7 +11,7 @@ def propose(*rows, budget=None, **options):
     made = tuple(Row(TokenView(ids), len(ids), str(i), 0, SamplingParams()) for i, ids in enumerate(rows))
     context = Context(made, Streams([(0, row.prompt_id, 0) for row in made]))
     draft = Echo(Echo.Config(**options)).propose(context, budget or [9] * len(rows))
-    return [ids[:count].tolist() for ids, count in zip(draft.token_ids, draft.num_nodes, strict=True)]
+    return [ids for ids, parents in draft.rows]
 
 
 def test_echo_keeps_the_contract():
