@@ -49,7 +49,7 @@ class Component(ABC):
         for old, new in cls.earlier_names.items():
             if old in vars(cls) and new not in vars(cls):
                 setattr(cls, new, vars(cls)[old])
-                warnings.warn(f"class {cls.__name__}: '{old}' is called '{new}' now.", DeprecationWarning, stacklevel=2)
+                warnings.warn(f"class {cls.__name__}: '{old}' is called '{new}' now.", DeprecationWarning, stacklevel=3)
 
     class Config(BaseModel):
         """Options of the component; unknown keys are refused, every field is described and bounded."""

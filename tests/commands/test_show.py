@@ -14,7 +14,7 @@ from quasar.pipelines.composition import compose
 from quasar.pipelines.open_model import open_model
 from quasar.plugins.describe_component import describe_component
 from quasar.plugins.registry import load_registry
-from tests.compare.conftest import save_tiny_model
+from tests.shared.tiny_folder import save_tiny_model
 
 REGISTRY = load_registry()
 KINDS = ("drafter", "verifier", "acceptor")

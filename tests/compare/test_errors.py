@@ -87,7 +87,7 @@ def test_exact_true_refuses_a_relaxed_acceptor(run_file, fails, tmp_path):
         '"""Accepts too much."""\n'
         "from quasar import Acceptor, hookimpl\n\n\n"
         'class Lax(Acceptor):\n    """Accepts everything."""\n\n'
-        '    name = "lax"\n    laws = frozenset({"none", "point_mass"})\n    exact = False\n\n'
+        '    name = "lax"\n    takes = frozenset({"none", "point_mass"})\n    exact = False\n\n'
         "    def accept(self, verification, context):\n        raise NotImplementedError\n\n\n"
         "@hookimpl\ndef quasar_acceptors():\n    return [Lax]\n",
         encoding="utf-8",
