@@ -6,6 +6,8 @@
 
 Each preset runs by the command line, at temperature 0 and 1; nothing else of quasar is used, so the script also runs
 beside a revision that lays its code out differently. Only ids are kept, in ``{preset: {temperature: {arm: [ids]}}}``.
+An arm that learns from the clock (``bandit``) drafts by what was fast; above temperature 0 two runs of one revision give
+it other ids, so there it is left out of the comparison.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import yaml
 
 PRESETS = ("smoke", "quickstart", "drafters", "cascade", "specquant", "paper-table4", "paper-table5")
 TEMPERATURES = (0.0, 1.0)
+BY_THE_CLOCK = {("specquant", "1.0", "bandit")}
 
 
 def main() -> int:
@@ -70,7 +73,7 @@ def compare(before: dict, after: dict) -> int:
             now = after[preset][temperature]
             answers += sum(map(len, arms.values()))
             for arm in sorted(arms.keys() | now.keys()):
-                if arms.get(arm) != now.get(arm):
+                if arms.get(arm) != now.get(arm) and (preset, temperature, arm) not in BY_THE_CLOCK:
                     differing += 1
                     print(f"{preset}, temperature {temperature}, arm '{arm}': ids differ")
     print(f"{answers} answers of {len(before)} presets: {differing or 'no'} arms differ")
