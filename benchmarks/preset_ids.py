@@ -6,8 +6,8 @@
 
 Each preset runs by the command line, at temperature 0 and 1; nothing else of quasar is used, so the script also runs
 beside a revision that lays its code out differently. Only ids are kept, in ``{preset: {temperature: {arm: [ids]}}}``.
-An arm that learns from the clock (``bandit``) drafts by what was fast; above temperature 0 two runs of one revision give
-it other ids, so there it is left out of the comparison.
+An arm that learns from the clock (``bandit``) drafts by what was fast: above temperature 0 two runs of one revision
+give it other ids, so there it is left out of the comparison.
 """
 
 from __future__ import annotations
