@@ -18,6 +18,7 @@ def script():
 
 def test_the_page_is_current(script):
     script.main(["--check"])
+    assert script.PAGE.read_text(encoding="utf-8") == script.page()
 
 
 def test_a_stale_page_is_refused(script, monkeypatch):
